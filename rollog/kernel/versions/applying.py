@@ -1,7 +1,7 @@
 """Taking the shards of a full form to a later version, in place: leaf by leaf decoded, written and compared.
 
-A leaf is decoded, written and hashed by one thread while it is in the processor's cache. Doing first the one and then
-the other with all of the model takes half as long again, and needs memory for what was decoded.
+One thread decodes, writes and hashes a leaf, while its segments are in the processor's cache. Doing each with all of
+the model before the next takes a third longer, and needs memory for what was decoded.
 
 Between the first leaf and the last the shards are of no version, and for ever where a leaf is not what it should be:
 differences cannot be added twice, so nobody can go on from there. Whoever calls this marks the shards before, and makes
