@@ -118,7 +118,7 @@ def weights(
     those of the memory traffic that cannot be avoided. 0.1b takes 6 GB of memory.
 
     All others have random tensors with the sizes of a model. A training step is a wait in place of an accelerator's
-    work. 0.5b takes 5 GB of memory and 12 GB of disk, with checkpoints 14 GB and 24 GB; 7b takes 19 GB and 34 GB.
+    work. 0.5b takes 6 GB of memory and 11 GB of disk, with checkpoints 15 GB and 23 GB; 7b takes 19 GB and 34 GB.
     """
     figures: list[Figure] = []
     details: Details = {}

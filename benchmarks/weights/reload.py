@@ -31,6 +31,7 @@ from benchmarks.weights.large_runs import (
     settling_steps,
 )
 from producers.engines.simulated import SimulatedEngine
+from rollog.kernel.errors import DataError
 from rollog.kernel.versions.files import weights_files
 from schemas import WeightVersion
 from schemas.codec import decode
@@ -54,9 +55,13 @@ longest_standstill_seconds = 0.3
 
 @dataclass(slots=True)
 class Load:
-    """One version in the engine. Moments are those of the wall clock; `num_read` is what the store has sent by then."""
+    """One version in the engine, from `path`.
+
+    Moments are those of the wall clock; `num_read` is what the store has sent by then.
+    """
 
     version: int
+    path: Path
     paused_at: float
     copy_seconds: float
     num_read: int
@@ -97,6 +102,7 @@ class CopyingEngine(SimulatedEngine):
         self.loads.append(
             Load(
                 version=version,
+                path=path,
                 paused_at=self._paused_at,
                 copy_seconds=time.perf_counter() - began,
                 num_read=self._channel.num_read,
@@ -114,8 +120,9 @@ class CopyingEngine(SimulatedEngine):
                 self._memory[number] = mmap(-1, file.stat().st_size)
             with file.open("rb", buffering=0) as source:
                 left = memoryview(self._memory[number])
-                while left:
-                    left = left[source.readinto(left) :]
+                while num_bytes := source.readinto(left):
+                    left = left[num_bytes:]
+            assert not left, f"{file} is shorter than the version before"
 
 
 class ReloadRun(LargeRun):
@@ -134,7 +141,13 @@ class ReloadRun(LargeRun):
         return replace(super().worker_parts(name), engine=self.engine)
 
     def reloads(self) -> list[Reload]:
-        """Of the versions after the first ones."""
+        """Of the versions after the first ones. Raises DataError where workers had no copy in shared memory."""
+        for load in self.engine.loads:
+            if self._home in load.path.parents:
+                raise DataError(
+                    f"version {load.version} was loaded from {load.path.parent}, a worker's own copy, and not from "
+                    "shared memory, as is measured: make room in /dev/shm, or choose smaller --sizes"
+                )
         found = []
         notices = self._notices()
         for before, load in pairwise(self.engine.loads):

@@ -10,6 +10,7 @@ them anew.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class PatchedShards:
-    """The shards of `manifest` and the patches, oldest first, that take them to a later version; once.
+    """The shards of `manifest` and the patches, oldest first, that take them to a later version.
 
     `directory` has the files of the patches. Making it reads sizes and headers of all blocks, and writes nothing.
-    Raises WeightsError, which names the tensor.
+    Raises WeightsError where a patch does not fit, and ShardCut for a shard of another size.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class PatchedShards:
         for patch in patches:
             if {tensor.spec for tensor in patch.tensors} != table:
                 raise WeightsError(
-                    f"the patch of {patch.base.pair} has other tensors than that version; it is not used"
+                    f"the patch of {patch.base.pair} has other tensors than that version; it is not used: load "
+                    "another version, or have the trainer publish this one again"
                 )
         steps = [_Step.of(directory, patch) for patch in patches]
         self._tensors = [
@@ -57,19 +59,19 @@ class PatchedShards:
         ]
 
     def write(self) -> None:
-        """Write all leaves, and compare each with what it should be.
+        """Write all leaves, and compare each with what it should be; once.
 
         Needs at most 64 MiB a thread. Raises WeightsError, which names the tensor; the shards are of no version then.
         """
         with threads("patch") as pool:
-            jobs = [
-                pool.submit(tensor.write_leaf, begin)
-                for tensor in self._tensors
-                for begin in range(0, tensor.data.size, leaf_bytes)
-            ]
             try:
-                for job in jobs:
-                    job.result()
+                jobs = deque(
+                    pool.submit(tensor.write_leaf, begin)
+                    for tensor in self._tensors
+                    for begin in range(0, tensor.data.size, leaf_bytes)
+                )
+                while jobs:
+                    jobs.popleft().result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -120,7 +122,8 @@ class _PatchedTensor:
         for changes in self.coded.decoded(self._segments(begin)):
             reach(CrashPoint.PATCHES_DECODED)
             apply(changes, elements)
-        reach(CrashPoint.COPY_BETWEEN_VERSIONS)
+            del changes  # before the next ones take memory
+            reach(CrashPoint.COPY_BETWEEN_VERSIONS)
         found, expected = leaf_of(self.data[leaf].data), self.digest.leaves[begin // leaf_bytes]
         if found != expected:
             raise WeightsError(

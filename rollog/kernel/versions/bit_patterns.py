@@ -32,7 +32,7 @@ def bit_patterns(buffer: Buffer, item_size: int) -> BitPatterns:
     return np.frombuffer(buffer, dtype=f"<u{item_size}")
 
 
-def check_tensor(tensor: BitPatterns) -> None:
+def _check_tensor(tensor: BitPatterns) -> None:
     """Raise ValueError unless these are the bit patterns of a tensor."""
     if tensor.ndim != 1 or tensor.dtype not in (np.dtype(f"<u{size}") for size in item_sizes):
         raise ValueError(
@@ -43,8 +43,8 @@ def check_tensor(tensor: BitPatterns) -> None:
 
 def check_pair(base: BitPatterns, new: BitPatterns) -> None:
     """Raise ValueError unless both can be the same tensor in two versions."""
-    check_tensor(base)
-    check_tensor(new)
+    _check_tensor(base)
+    _check_tensor(new)
     if (base.dtype, base.size) != (new.dtype, new.size):
         raise ValueError(
             f"base and new tensor differ: {base.size} elements of {base.dtype}, {new.size} of {new.dtype}"

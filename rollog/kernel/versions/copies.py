@@ -12,7 +12,7 @@ manifest of 14 is deleted. Then shards get the names of 18, patches are written 
 compared, and the manifest of 18 is written. Without 14, or where the chain leads elsewhere, the full form is fetched
 first, into the files of the shards before it where sizes are the same.
 What fails before the manifest is deleted leaves the copy as it was. What fails after it, and a process that dies there,
-leaves no version, and the next one reads the full form into what is left. A way back from there would be a file of
+leaves shards of no version, and the next one reads the full form into them. A way back from there would be a file of
 decoded values beside the shards: with it a version took a third longer to come, each time.
 """
 
@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from traceback import clear_frames
 from typing import TYPE_CHECKING
 
-from rollog.kernel.atomic_write import new_partial_name, partial_name
+from rollog.kernel.atomic_write import new_partial_name, partial_file, partial_name
 from rollog.kernel.disk_room import free_bytes
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
@@ -52,7 +52,6 @@ from rollog.kernel.versions.reading import (
     download_full,
     download_patch,
     noticed_form,
-    write_manifest,
 )
 
 if TYPE_CHECKING:
@@ -140,16 +139,16 @@ class VersionCopy:
             self._require_room(chain, spare)
             if chain.full is not None:
                 download_full(folder, chain.full, self.directory, spare)
+            for patch in chain.patches:
+                download_patch(folder, patch, self.directory)
+            if chain.patches:
+                self._patch(chain.patches, notice)
         except BaseException as error:
             # Others may delete the files now. Who keeps the error shall not keep them in memory.
             spare.clear()
             self._shards.forget()
-            clear_frames(error.__traceback__)
+            _clear_frames(error)
             raise
-        if chain.patches:
-            for patch in chain.patches:
-                download_patch(folder, patch, self.directory)
-            self._patch(chain.patches, notice)
         self._look()
         self._give(wanted)
         return self.path
@@ -248,20 +247,22 @@ class VersionCopy:
             self.discard()
             raise
         new = _patched(manifest, patches[-1], notice.name)
-        # From here on the shards are no version, and nobody must take them for one.
-        self.path.unlink()
-        try:
-            for old_shard, new_shard in zip(manifest.shards, new.shards, strict=True):
-                (self.directory / old_shard.name).rename(self.directory / new_shard.name)
-            patched.write()
-            write_manifest(self.directory, notice.name, new.encoded())
-        except BaseException:
-            self.discard()
-            raise
-        whole = {notice.name, *(shard.name for shard in new.shards)}
-        for path in self._files():
-            if path.name not in whole:
-                path.unlink()
+        whole = {shard.name for shard in new.shards}
+        with partial_file(self.directory) as unfinished:
+            unfinished.write_bytes(new.encoded())
+            # From here on the shards are no version, and nobody must take them for one.
+            self.path.unlink()
+            try:
+                for old_shard, new_shard in zip(manifest.shards, new.shards, strict=True):
+                    (self.directory / old_shard.name).rename(self.directory / new_shard.name)
+                patched.write()
+                unfinished.replace(self.directory / notice.name)
+                whole.add(notice.name)
+            finally:
+                # Without the manifest, shards to read another version into: a patch may be at fault.
+                for path in self._files():
+                    if path.name not in whole:
+                        path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[Path]:
         """What is here of versions, manifests first: what is half removed has none."""
@@ -271,6 +272,13 @@ class VersionCopy:
         for path in paths:
             if any(pattern.fullmatch(path.name) for pattern in _patterns):
                 yield path
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go of what the functions had in hand that an error came through, its causes too."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _shards_of(full: Stored | None) -> Sequence[Shard]:

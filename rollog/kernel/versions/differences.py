@@ -36,14 +36,15 @@ def unpacked_differences(packed: UInt8Array, item_size: int) -> BitPatterns:
     planes = packed.reshape(item_size, -1)
     if item_size > 1 and not planes[1:].any():  # as after most steps; it takes a fifth of the time
         unfolded = np.empty(planes.shape[1], dtype=f"<u{item_size}")
-        unfolded[:] = _unfolded(planes[0]).view(np.int8)
+        unfolded[:] = _unfold(planes[0].copy()).view(np.int8)
         return unfolded
-    return _unfolded(np.array(planes.T, order="C").view(f"<u{item_size}").ravel())
+    return _unfold(np.array(planes.T, order="C").view(f"<u{item_size}").ravel())
 
 
-def _unfolded(zigzags: BitPatterns) -> BitPatterns:
+def _unfold(zigzags: BitPatterns) -> BitPatterns:
+    """What was folded, in place."""
     signs = zigzags & 1
     np.negative(signs, out=signs)
-    halves: BitPatterns = zigzags >> zigzags.dtype.type(1)
-    halves ^= signs
-    return halves
+    zigzags >>= 1
+    zigzags ^= signs
+    return zigzags

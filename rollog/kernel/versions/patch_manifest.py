@@ -186,9 +186,11 @@ def _shard(row: list[Any], expected: str) -> PatchShard:
     name, num_bytes, sha256 = row
     if name != expected:
         raise Refused(f"it names the shard {name!r:.80}, where {expected} is the only name that it may")
+    if not count_of(num_bytes, f"the length of {expected}"):
+        raise Refused(f"its shard {expected} has no bytes")
     return PatchShard(
         name=expected,
-        num_bytes=count_of(num_bytes, f"the length of {expected}"),
+        num_bytes=num_bytes,
         sha256=digest_in(sha256, f"shard {expected}"),
     )
 

@@ -11,10 +11,13 @@ from safetensors.numpy import load, load_file, save_file
 
 from benchmarks.harness.exports import file_of
 from benchmarks.harness.random_model import shapes
-from benchmarks.weights.reload import Reload, figures_of, measure_reload
+from benchmarks.weights.elsewhere import Channel, store_elsewhere
+from benchmarks.weights.large_runs import Way, a_job
+from benchmarks.weights.reload import Reload, ReloadRun, figures_of, measure_reload
 from benchmarks.weights.vllm_reload import Pause, StoredModel, pauses_of
 from benchmarks.weights.vllm_reload import figures_of as vllm_figures_of
 from producers.engines.simulated import SimulatedEngine
+from rollog.kernel.errors import DataError
 from rollog.kernel.versions.identity import digest_of_export
 from schemas import WeightVersion
 
@@ -46,6 +49,28 @@ def test_reloads_are_measured_from_the_log_and_the_engine_in_all_ways(tmp_path: 
     assert by_name["full.moved"].value == pytest.approx(1.0, abs=0.05)
     assert by_name["full_here.moved"].value == 0.0
     assert list(tmp_path.iterdir()) == [], "nothing of runs and stores is left"
+
+
+def test_versions_of_a_store_elsewhere_are_loaded_from_a_copy_in_shared_memory_that_does_not_stay(
+    tmp_path: Path,
+) -> None:
+    channel = Channel()
+    way = Way(shape=shapes["tiny"], store=store_elsewhere(tmp_path / "store", channel))
+    job = a_job("reload", step_seconds=0.3, num_steps=5, seed=0)
+    run = ReloadRun(job, tmp_path / "run", way, channel)
+    assert run.shared is not None
+    try:
+        run.create()
+        with run.roles():
+            run.wait_until_closed(60 * job.speed)
+        assert run.reloads()
+        assert {run.shared in load.path.parents for load in run.engine.loads} == {True}
+        assert not run.shared.exists()
+        run.engine.loads[0].path = tmp_path / "run" / "downloads" / "worker-0" / "v000000.manifest"
+        with pytest.raises(DataError, match=r"version 0 was loaded from .* and not from shared memory"):
+            run.reloads()
+    finally:
+        run.remove()
 
 
 def test_the_copy_into_the_engine_is_no_part_of_what_a_pause_takes_beyond_it(tmp_path: Path) -> None:

@@ -68,6 +68,10 @@ forged: dict[str, tuple[Edit, str]] = {
         lambda storage: storage["shards"].append(["v000001-0123456789abcdef-01.patch", 1, "0" * 64]),
         "fill 1 shards",
     ),
+    "a shard without bytes": (
+        lambda storage: storage["shards"].insert(0, ["v000001-0123456789abcdef-00.patch", 0, "0" * 64]),
+        "has no bytes",
+    ),
     "a longer shard": (lambda storage: storage["shards"][0].__setitem__(1, 1 << 40), "fill 1 shards"),
     "shards without end": (
         lambda storage: storage.update(shards=[["v", 1, "0" * 64]] * 10_001),

@@ -37,9 +37,16 @@ def killed(store: WeightsStore, notices: list[WeightVersion], tmp_path: Path, po
     """Where a process died on the way from version 1 to 2."""
     directory = tmp_path / "copy"
     store.bring(notices[1], VersionCopy(directory))
+    before = shards_in(directory)
     assert bring_and_die(store, directory, [notices[2]], tmp_path / "marks", point) == -signal.SIGKILL
     assert list((tmp_path / "marks").iterdir()) == []
+    assert shards_in(directory) != before or point is CrashPoint.PATCHES_DECODED
     return directory
+
+
+def shards_in(directory: Path) -> set[bytes]:
+    """What is in them."""
+    return {path.read_bytes() for path in directory.glob("*.safetensors")}
 
 
 def without(store: WeightsStore, *notices: WeightVersion) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -32,7 +34,6 @@ from schemas import WeightsBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from rollog.kernel.versions.patch_shards import PatchSink
     from rollog.kernel.versions.tensors import TensorSpec
@@ -182,7 +183,8 @@ def test_a_copy_that_was_altered_is_found_by_the_leaves_and_made_anew(
 
     with pytest.raises(WeightsError, match="tensor 'large' has after its patches a leaf"):
         store.bring(notices[2], copy)
-    assert (copy.pair, names_in(tmp_path / "copy")) == (None, set())
+    assert copy.pair is None
+    assert {each.suffix for each in path.parent.iterdir()} == {".safetensors"}
     assert are_equal(found_at(store.bring(notices[2], copy)), versions[2])
 
 
@@ -226,13 +228,20 @@ def test_a_base_with_other_tensors_is_refused(store: WeightsStore, tmp_path: Pat
     forged = store.publish_patch(1, first, patch_writer(versions[0], versions[1]))
     with pytest.raises(WeightsError, match=f"{first.name} have other tensors than {forged.name}"):
         store.fetch(forged, tmp_path / "new")
-    # Whoever has the base reads no manifest of it.
+
+
+def test_a_patch_with_other_tensors_than_those_of_a_copy_is_refused(tmp_path: Path) -> None:
+    """Whoever has the base reads no manifest of it."""
+    store = WeightsStore(f"memory://{uuid4().hex}")
+    tensors = {"large": versions[0]["large"], "more": torch.zeros(3, dtype=torch.bfloat16)}
+    (first,) = publish_versions(store, [tensors])
+    forged = store.publish_patch(1, first, patch_writer(versions[0], versions[1]))
     copy = VersionCopy(tmp_path / "copy")
-    store.bring(first, copy)
-    before = names_in(tmp_path / "copy")
-    with pytest.raises(WeightsError, match="other tensors than"):
+    path = store.bring(first, copy)
+    with pytest.raises(WeightsError, match=r"the patch of version 0 .* has other tensors than that version"):
         store.bring(forged, copy)
-    assert names_in(tmp_path / "copy") >= before
+    assert copy.path == path
+    assert are_equal(found_at(path), tensors)
 
 
 def test_a_notice_that_tells_of_another_base_is_refused(store: WeightsStore, tmp_path: Path) -> None:
@@ -271,17 +280,17 @@ def with_block(tensor: str, block: bytes) -> Callable[[PatchSink], None]:
     ids=["another size", "too long"],
 )
 def test_a_patch_whose_headers_are_wrong_leaves_a_copy_as_it_was(
-    store: WeightsStore, tmp_path: Path, block: bytes, reason: str
+    tmp_path: Path, block: bytes, reason: str
 ) -> None:
+    store = WeightsStore(f"memory://{uuid4().hex}")
     (first,) = publish_versions(store, versions[:1])
     forged = store.publish_patch(1, first, with_block("half", block))
     copy = VersionCopy(tmp_path / "copy")
-    store.bring(first, copy)
-    before = names_in(tmp_path / "copy")
+    path = store.bring(first, copy)
     with pytest.raises(WeightsError, match=f"the patch of tensor 'half' is refused: .*{reason}"):
         store.bring(forged, copy)
-    assert names_in(tmp_path / "copy") >= before
-    assert are_equal(found_at(store.bring(first, copy)), versions[0])
+    assert copy.path == path
+    assert are_equal(found_at(path), versions[0])
 
 
 @pytest.mark.parametrize(
@@ -305,8 +314,26 @@ def test_a_patch_that_is_wrong_inside_leaves_no_version_and_the_next_one_comes(
     for _ in range(2):
         with pytest.raises(WeightsError, match=f"the patch of tensor 'half' is refused: .*{reason}"):
             store.bring(forged, copy)
-        assert (copy.pair, names_in(tmp_path / "copy")) == (None, set())
+        assert copy.pair is None
+        assert {each.suffix for each in copy.directory.iterdir()} == {".safetensors"}
     assert are_equal(found_at(store.bring(notices[2], copy)), versions[2])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mappings are read from /proc")
+def test_who_keeps_the_error_of_a_patch_keeps_nothing_of_the_copy_in_memory(tmp_path: Path) -> None:
+    store = WeightsStore(f"memory://{uuid4().hex}")
+    notices = publish_versions(store, versions[:2])
+    forged = store.publish_patch(
+        1, notices[0], with_block("half", a_block(b"\x03", b"\0\0", num_elements=2000))
+    )
+    copy = VersionCopy(tmp_path / "copy")
+    store.bring(notices[0], copy)
+    with pytest.raises(WeightsError) as kept:
+        store.bring(forged, copy)
+    copy.discard()
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if str(tmp_path / "copy") in line] == []
+    del kept
 
 
 def test_a_manifest_of_the_base_with_another_digest_is_refused(store: WeightsStore, tmp_path: Path) -> None:
