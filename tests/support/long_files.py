@@ -55,8 +55,25 @@ long_files = (
     "integration/test_trainer_alpha.py",
     "contract/test_lora_contract.py",
     "unit/sandbox/test_sandbox_resource_escapes.py",
+    "integration/test_run_of_adapters.py",
+    "unit/schemas/test_schemas_straight_line.py",
+    "property/test_session_recorder.py",
+    "unit/verification/test_verifier.py",
+    "unit/schemas/test_schemas_mutations.py",
+    "integration/test_export_model.py",
+    "unit/benchmarks/test_measured_reloads.py",
+    "property/test_mutated_records.py",
+    "integration/test_fast_lane.py",
+    "unit/environments/test_household.py",
+    "integration/test_whole_run_of_agents.py",
+    "unit/environments/test_repair_tasks.py",
+    "property/test_counting_of_forks.py",
+    "unit/audit/test_audit_tampering.py",
+    "unit/benchmarks/test_published_sizes.py",
+    "unit/benchmarks/test_store_elsewhere.py",
+    "unit/benchmarks/test_eviction.py",
 )
-"""Half a minute and more each, on two processors that others share: `make test-long` runs them, the longest first."""
+"""A quarter of a minute and more each on two processors: `make test-long` runs them, the longest first."""
 
 first_files = (
     "contract/test_engine_contract.py",
@@ -64,15 +81,9 @@ first_files = (
     "integration/test_run_of_patches.py",
     "integration/test_trainer_recovery.py",
     "contract/test_broker_transactions_contract.py",
-    "integration/test_run_of_adapters.py",
     "contract/test_broker_reading_contract.py",
-    "unit/environments/test_repair_tasks.py",
     "unit/environments/test_checked_environments.py",
-    "integration/test_fast_lane.py",
-    "unit/benchmarks/test_measured_reloads.py",
     "unit/versions/test_version_patches.py",
-    "integration/test_export_model.py",
-    "unit/verification/test_verifier.py",
     "unit/environments/test_repair_policies.py",
     "unit/benchmarks/test_agentic.py",
     "unit/rewards/test_programs.py",
@@ -82,9 +93,7 @@ first_files = (
     "unit/kernel/test_version_store.py",
     "unit/agents/test_function_agents.py",
     "unit/rewards/test_mathematics.py",
-    "unit/schemas/test_schemas_mutations.py",
     "contract/test_broker_contract.py",
-    "property/test_counting_of_forks.py",
     "integration/test_trainer_deepspeed.py",
 )
 """Those of `make test` that take longest, the longest first; all others come after them by name."""
