@@ -61,8 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark files that take long, and begin with the longest, so that processes which share the tests end together."""
     ranks = {tests / name: rank for rank, name in enumerate((*long_files, *first_files))}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    are_long = {tests / name for name in long_files}
     for item in items:
-        if ranks.get(item.path, len(ranks)) < len(long_files):
+        if item.path in are_long:
             item.add_marker(pytest.mark.long)
 
 

@@ -85,6 +85,7 @@ class VersionCopy:
         self.free_bytes = free_bytes
         self._name = ""
         self._pair: VersionPair | None = None
+        self._manifest: Manifest | None = None
         self._given: VersionPair | None = None
         self._knows_directory = False
         self._shards = MappedShards(directory)
@@ -100,6 +101,13 @@ class VersionCopy:
         """Of the manifest of the version that is here."""
         assert self.pair is not None
         return self.directory / self._name
+
+    @property
+    def _here(self) -> Manifest:
+        """What the manifest of the version that is here says; it is read once."""
+        self._look()
+        assert self._manifest is not None
+        return self._manifest
 
     def has(self, wanted: VersionPair) -> bool:
         """Whether a version is here, without a change to anything.
@@ -161,7 +169,7 @@ class VersionCopy:
         if self.pair is None or notice.base is None or notice.base.version >= self.pair.version:
             return None
         patch = noticed_form(folder, notice).manifest
-        here = by_name(read_manifest(self.path)[0].tensors)
+        here = by_name(self._here.tensors)
         assert isinstance(patch, PatchManifest)
         if {tensor.spec for tensor in patch.tensors} != {tensor.spec for tensor in here.values()}:
             return None
@@ -186,11 +194,12 @@ class VersionCopy:
         if names == [self._name]:
             return
         self._shards.forget_deleted()  # others may have made the copy anew
-        self._name, self._pair = "", None
+        self._name, self._pair, self._manifest = "", None, None
         if len(names) == 1:
             with suppress(WeightsError):
                 manifest, _ = read_manifest(self.directory / names[0])
                 self._name, self._pair = names[0], VersionPair(version_of(names[0]), manifest.digest)
+                self._manifest = manifest
 
     def _keep_only(self, chain: Chain) -> list[Path]:
         """Delete what leads nowhere, a copy too that the chain does not begin with, but for its tensors.
@@ -198,7 +207,7 @@ class VersionCopy:
         Returns the files of these, and of fetches that ended early, under names of unfinished ones.
         """
         name = self._name if chain.full is None else chain.full.name
-        full = read_manifest(self.path)[0].shards if chain.full is None else _shards_of(chain.full)
+        full = self._here.shards if chain.full is None else _shards_of(chain.full)
         kept = {name, *(shard.name for shard in full)}
         kept.update(shard.name for patch in chain.patches for shard in patch.shards)
         left = []
@@ -240,7 +249,7 @@ class VersionCopy:
             )
 
     def _patch(self, patches: tuple[PatchManifest, ...], notice: WeightVersion) -> None:
-        manifest, _ = read_manifest(self.path)
+        manifest = self._here
         try:
             patched = PatchedShards(self._shards, manifest, patches, self.directory)
         except ShardCut:
