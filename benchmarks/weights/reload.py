@@ -13,9 +13,11 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from mmap import mmap
 from statistics import fmean
 from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 from benchmarks.harness.engine_clock import EngineClock
 from benchmarks.harness.figures import Figure, mean_figure, ratio_figure
@@ -30,9 +32,11 @@ from benchmarks.weights.large_runs import (
     longest_seconds_of_a_step,
     settling_steps,
 )
+from producers.engines.changed_tensors import tensor_digests
+from producers.engines.mapped_tensors import MappedTensors
 from producers.engines.simulated import SimulatedEngine
 from rollog.kernel.errors import DataError
-from rollog.kernel.versions.files import weights_files
+from rollog.kernel.versions.files import manifest_at
 from schemas import WeightVersion
 from schemas.codec import decode
 
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from benchmarks.harness.variant import Job
     from producers.engines.simulated import Clock, LengthOf
     from producers.rollout.worker import WorkerParts
+    from schemas.arrays import UInt8Array
 
 published_seconds: Mapping[str, float] = {"0.1b": 4.0, "0.5b": 12.0}
 """Of a step, by size: more than a version takes to be written, fetched and loaded."""
@@ -86,7 +91,8 @@ class CopyingEngine(SimulatedEngine):
         super().__init__(tokens_per_second=tokens_per_second, clock=clock, length_of=length_of)
         self.loads: list[Load] = []
         self._channel = channel
-        self._memory: dict[int, mmap] = {}
+        self._files = MappedTensors()
+        self._memory: dict[str, UInt8Array] = {}
         self._paused_at = 0.0
 
     async def pause(self) -> None:
@@ -115,14 +121,13 @@ class CopyingEngine(SimulatedEngine):
         self.loads[-1].resumed_at = time.time()
 
     def _copy(self, path: Path) -> None:
-        for number, file in enumerate(weights_files(path)):
-            if number not in self._memory:
-                self._memory[number] = mmap(-1, file.stat().st_size)
-            with file.open("rb", buffering=0) as source:
-                left = memoryview(self._memory[number])
-                while num_bytes := source.readinto(left):
-                    left = left[num_bytes:]
-            assert not left, f"{file} is shorter than the version before"
+        manifest = manifest_at(path)
+        with self._files.opened(path, manifest) as read:
+            for name, tensor in read(tensor_digests(manifest).keys()):
+                data = tensor.view(-1).view(torch.uint8).numpy()
+                if name not in self._memory:
+                    self._memory[name] = np.empty_like(data)
+                np.copyto(self._memory[name], data)
 
 
 class ReloadRun(LargeRun):

@@ -1,13 +1,14 @@
 """How long vLLM stands still for a new version, with the store and the downloads of a worker.
 
-The model has random weights. Nothing is generated meanwhile. Every version is stored in full on this disk: how it is
-stored changes nothing of the pause, for what is loaded is always the worker's whole files.
+The model has random weights. Nothing is generated meanwhile. Versions come from a store elsewhere to a copy in shared
+memory, in full: how they are stored changes nothing of the pause, for what is loaded is always all of the copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,11 +19,15 @@ import numpy as np
 
 from benchmarks.harness.figures import Figure, mean_figure, ratio_figure
 from benchmarks.harness.random_model import write_random_model
+from benchmarks.weights.elsewhere import Channel, store_elsewhere
 from benchmarks.weights.floors import copy_seconds
 from benchmarks.weights.large_engines import changed_share
 from benchmarks.weights.reload import longest_standstill_seconds
 from producers.engines.vllm import VllmEngine
 from producers.rollout.downloads import Downloads
+from rollog.kernel.errors import DataError
+from rollog.kernel.shared_memory import WorkerPresence, shared_directory
+from rollog.kernel.versions.shared_copy import SharedCopy
 from rollog.kernel.versions.tensors import TensorSpec, file_order
 from rollog.kernel.weights import WeightsStore
 
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.tensors import TensorSink
 
 published_versions = 6
+_settling_loads = 2
+"""The second one maps the files that are read from then on."""
 _context_tokens = 128
 _capacity = 4
 
@@ -107,27 +114,33 @@ def measure_vllm_reload(
 
 
 async def pauses_of(engine: Engine, model: Path, home: Path, num_versions: int) -> list[Pause]:
-    """Publish versions of a model, and load each as a worker does; the first load is not measured."""
-    store = WeightsStore(str(home / "weights"))
-    downloads = Downloads(store, home / "downloads" / "worker")
+    """Publish versions of a model, and load each as a worker does; the first loads are not measured."""
+    store = WeightsStore(store_elsewhere(home / "weights", Channel()))
+    shared = shared_directory("auto", "vllm_reload", secrets.token_hex(4), store.uri)
+    if shared is None:
+        raise DataError(
+            "this machine has no shared memory, where workers have their copy: run it where /dev/shm is"
+        )
+    downloads = Downloads(store, home / "downloads" / "worker", SharedCopy(shared))
     stored, pauses = StoredModel(model), []
-    async with _started(engine):
-        for version in range(num_versions + 1):
-            notice = store.publish_tensors(version, stored.export)
-            await downloads.fetch(notice)
-            began = time.perf_counter()
-            await engine.pause()
-            await engine.load_weights(downloads.path, version)
-            await engine.resume()
-            seconds = time.perf_counter() - began
-            downloads.loaded()
-            for name in store.file_names(notice):
-                store.delete(name)
-            if version:
-                copied = copy_seconds(notice.num_bytes, num_threads=1)
-                pauses.append(Pause(seconds=seconds, copy_seconds=copied))
-            stored.change()
-    await downloads.close()
+    with WorkerPresence(shared):
+        async with _started(engine):
+            for version in range(_settling_loads + num_versions):
+                notice = store.publish_tensors(version, stored.export)
+                await downloads.fetch(notice)
+                began = time.perf_counter()
+                await engine.pause()
+                await engine.load_weights(downloads.path, version)
+                await engine.resume()
+                seconds = time.perf_counter() - began
+                downloads.loaded()
+                for name in store.file_names(notice):
+                    store.delete(name)
+                if version >= _settling_loads:
+                    copied = copy_seconds(notice.num_bytes, num_threads=1)
+                    pauses.append(Pause(seconds=seconds, copy_seconds=copied))
+                stored.change()
+        await downloads.close()
     return pauses
 
 

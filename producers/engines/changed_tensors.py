@@ -11,26 +11,30 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 
 from rollog.kernel.versions.adapter import matrix_names
-from rollog.kernel.versions.files import adapter_at, read_manifest, weights_files
+from rollog.kernel.versions.files import weights_files
 from rollog.kernel.versions.identity import TensorDigest
-from rollog.kernel.versions.manifest import manifest_suffix
 from rollog.kernel.versions.merging import with_merged
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
 
+    from rollog.kernel.versions.adapter import Adapter
+    from rollog.kernel.versions.manifest import Manifest
 
-def tensor_digests(path: Path, *, merged: bool = True) -> dict[str, TensorDigest]:
-    """Digests of the tensors of a version by their names; none for a single file. Raises WeightsError.
+    ReadTensors = Callable[[Collection[str]], Iterator[tuple[str, torch.Tensor]]]
+    """Gives tensors of a version by their names."""
+
+
+def tensor_digests(manifest: Manifest | None, *, merged: bool = True) -> dict[str, TensorDigest]:
+    """Digests of the tensors of a version by their names; none for a single file, which has no manifest.
 
     Where adapters are `merged`, what stands for the weight of an adapted layer depends on its matrices, too.
     """
-    if path.suffix != manifest_suffix:
+    if manifest is None:
         return {}
-    manifest, _ = read_manifest(path)
     digests = {tensor.spec.name: tensor for tensor in manifest.tensors}
     for layer in manifest.adapter.targets if manifest.adapter is not None and merged else ():
         weight, *matrices = (digests[name] for name in (f"{layer}.weight", *matrix_names(layer)))
@@ -47,16 +51,15 @@ def not_held(
 
 
 def changed_tensors(
-    path: Path, names: Collection[str], *, merged: bool = True
+    names: Collection[str], read: ReadTensors, merged: Adapter | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """These tensors of a version, adapters `merged` into them or left out. Raises WeightsError, OSError."""
-    adapter = adapter_at(path) if merged else None
-    if adapter is None:
-        return read_tensors(path, set(names))
-    weights = {f"{layer}.weight": layer for layer in adapter.targets}
+    """These tensors of the version that `read` reads, an adapter `merged` into them. Raises WeightsError, OSError."""
+    if merged is None:
+        return read(set(names))
+    weights = {f"{layer}.weight": layer for layer in merged.targets}
     needed = {each for name in names if name in weights for each in matrix_names(weights[name])}
-    matrices = dict(read_tensors(path, needed))
-    return with_merged(read_tensors(path, set(names)), adapter, matrices.__getitem__)
+    matrices = dict(read(needed))
+    return with_merged(read(set(names)), merged, matrices.__getitem__)
 
 
 def read_tensors(path: Path, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -31,7 +31,7 @@ from producers.engines.starting import Start
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.errors import EngineError
 from rollog.kernel.versions.adapted_layers import AdaptedLayers
-from rollog.kernel.versions.files import adapter_at, merged_tensors
+from rollog.kernel.versions.files import merged_tensors
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -196,13 +196,13 @@ class TransformersEngine:
 
     def _load(self, path: Path, version: int) -> None:
         self._version = None
-        check_weights_file(path, self._tensors)
+        adapter = check_weights_file(path, self._tensors)
         tensors = merged_tensors(path, load_file)
         self._drop_cache()
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(tensors[name])
-        self._adapted.apply(self._model, adapter_at(path), tensors)
+        self._adapted.apply(self._model, adapter, tensors)
         self._version = version
 
     @torch.inference_mode()

@@ -34,7 +34,6 @@ from producers.engines.weights_file import ModelTensors, check_weights_file, mod
 from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
 from rollog.kernel.logs import get_logger
-from rollog.kernel.versions.files import adapter_at
 from schemas import FinishReason, float32_array, int32_array
 
 if TYPE_CHECKING:
@@ -292,12 +291,11 @@ class VllmEngine:
             raise EngineError(f"vLLM returned nothing for request {request_id}")
 
     async def _load(self, path: Path, version: int) -> None:
-        check_weights_file(path, self._tensors)
+        adapter = check_weights_file(path, self._tensors)
         names = list(self._tensors.required)
         try:
             # After a load that failed nobody knows what the engine holds: it gets all tensors.
             dense = not self._serving
-            adapter = adapter_at(path)
             is_beside = fits(adapter, self._started_with)
             passed = await self._call(
                 self._llm.collective_rpc("rollog_load_weights", args=(str(path), names, dense, not is_beside))

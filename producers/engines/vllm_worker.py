@@ -12,23 +12,30 @@ import multiprocessing
 import os
 import signal
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vllm.platforms import current_platform
 
-from producers.engines.changed_tensors import changed_tensors, not_held, tensor_digests
+from producers.engines.changed_tensors import changed_tensors, not_held, read_tensors, tensor_digests
+from producers.engines.mapped_tensors import MappedTensors
 from producers.engines.served_weights import check_served_file
 from producers.engines.weights_file import ModelTensors, model_tensors
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.versions.files import manifest_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import torch
 
+    from producers.engines.changed_tensors import ReadTensors
     from rollog.kernel.versions.identity import TensorDigest
+    from rollog.kernel.versions.manifest import Manifest
 
 _pr_set_pdeathsig = 1
 
@@ -68,6 +75,7 @@ class WeightLoader:
     model_runner: Any
     _rollog_held: Mapping[str, TensorDigest] = MappingProxyType({})
     """Of the version that the model holds; nothing where a load failed, or the version was a single file."""
+    _rollog_files: MappedTensors | None = None
 
     def rollog_load_weights(self, path: str, names: Sequence[str], dense: bool, merged: bool = True) -> int:
         """Overwrite the model's parameters by the named tensors of a version, a safetensors file or a manifest.
@@ -77,11 +85,14 @@ class WeightLoader:
         itself, a part of a fused parameter (`qkv_proj`, `gate_up_proj`) too, so the others stay as they are. Returns
         the bytes of those that were handed over.
         """
-        model = self.model_runner.get_model()
+        model, version = self.model_runner.get_model(), Path(path)
         held, self._rollog_held = {} if dense else self._rollog_held, {}
-        digests = tensor_digests(Path(path), merged=merged)
-        passed = _Counted(changed_tensors(Path(path), not_held(names, digests, held), merged=merged))
-        model.load_weights(passed)
+        manifest = manifest_at(version)
+        adapter = manifest.adapter if manifest is not None and merged else None
+        digests = tensor_digests(manifest, merged=merged)
+        with self._rollog_opened(version, manifest) as read:
+            passed = _Counted(changed_tensors(not_held(names, digests, held), read, adapter))
+            model.load_weights(passed)
         packed = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
         if packed:
             raise RuntimeError(
@@ -90,6 +101,11 @@ class WeightLoader:
             )
         self._rollog_held = digests
         return passed.num_bytes
+
+    def _rollog_opened(self, version: Path, manifest: Manifest | None) -> AbstractContextManager[ReadTensors]:
+        if self._rollog_files is None:
+            self._rollog_files = MappedTensors()
+        return self._rollog_files.opened(version, manifest)
 
     def rollog_left_out(self, adapter: int) -> list[str]:
         """Layers of an adapter that vLLM was given, and for which it computes nothing here.
@@ -123,6 +139,10 @@ class ServedWeightLoader(WeightLoader):
     model_config: Any
     _rollog_mark: str = ""
     _rollog_tensors: ModelTensors | None = None
+
+    def _rollog_opened(self, version: Path, _: Manifest | None) -> AbstractContextManager[ReadTensors]:
+        """Nothing stays mapped: the server outlives its workers, whose files are deleted when they leave."""
+        return nullcontext(partial(read_tensors, version))
 
     def rollog_describe(self) -> dict[str, Any]:
         """What the engine on the other side compares with its settings."""

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from rollog.kernel.errors import DataError, WeightsError
-from rollog.kernel.versions.files import adapter_at, merged_tensors
+from rollog.kernel.versions.files import manifest_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from rollog.kernel.versions.adapter import Adapter
+    from rollog.kernel.versions.manifest import Manifest
 
 Shape = tuple[int, ...]
 
@@ -53,15 +56,16 @@ def model_tensors(model: str) -> ModelTensors:
     return ModelTensors(required, frozenset(skeleton.state_dict()) - required.keys())
 
 
-def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
-    """Raises WeightsError unless a version holds exactly the model's tensors in their shapes.
+def check_weights_file(path: Path, tensors: ModelTensors | None) -> Adapter | None:
+    """Raises WeightsError unless a version holds exactly the model's tensors in their shapes; returns its adapter.
 
     Matrices of adapters may stand beside them. Without `tensors` it only has to be one that can be read.
     """
-    shapes = shapes_in(path)
+    manifest = manifest_at(path)
+    adapter = None if manifest is None else manifest.adapter
+    shapes = _shapes_in_file(path) if manifest is None else _shapes_of(manifest)
     if tensors is None:
-        return
-    adapter = adapter_at(path)
+        return adapter
     if adapter is not None:
         # That they fit their layers was checked with the manifest.
         shapes = {name: shape for name, shape in shapes.items() if name not in adapter.tensor_names}
@@ -78,11 +82,17 @@ def check_weights_file(path: Path, tensors: ModelTensors | None) -> None:
                 f"{path.name} does not fit the model: {name} has shape {list(shapes[name])} instead of "
                 f"{list(shape)}; publish weights of the model that model.path names"
             )
+    return adapter
 
 
 def shapes_in(path: Path) -> dict[str, Shape]:
-    """The shape of each tensor of a version, from the headers. Raises WeightsError where there are none."""
-    return merged_tensors(path, _shapes_in_file)
+    """The shape of each tensor of a version, from manifest or header. Raises WeightsError where there is none."""
+    manifest = manifest_at(path)
+    return _shapes_in_file(path) if manifest is None else _shapes_of(manifest)
+
+
+def _shapes_of(manifest: Manifest) -> dict[str, Shape]:
+    return {tensor.spec.name: tensor.spec.shape for tensor in manifest.tensors}
 
 
 def _shapes_in_file(path: Path) -> dict[str, Shape]:

@@ -10,7 +10,8 @@ import torch
 from benchmarks.harness.exports import file_of
 from rollog.kernel.versions.identity import digest_of_export
 from rollog.kernel.versions.tensors import TensorSpec, file_order
-from trainer.model.export import tensor_bytes, type_names
+from rollog.kernel.versions.torch_types import type_names
+from trainer.model.export import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,9 @@ from rollog.kernel.versions.bit_patterns import bit_patterns
 from rollog.kernel.versions.files import merged_tensors
 from rollog.kernel.versions.patches import encode
 from rollog.kernel.versions.tensors import TensorSpec, file_order, type_bytes
+from rollog.kernel.versions.torch_types import type_names
 from support.exports import export_of
-from trainer.model.export import tensor_bytes, type_names
+from trainer.model.export import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rollog.kernel.versions.tensors import TensorMemory, TensorSpec, file_order
+from rollog.kernel.versions.torch_types import torch_types, type_names
 from trainer.model.adapters import merged_tensors, tensors_apart
 from trainer.model.policy import dtypes
 from trainer.model.sharing import unshared, whole_shape
@@ -17,25 +18,6 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.tensors import TensorSink
     from trainer.model.adapters import PublishedTensor
     from trainer.model.sharing import Sharing
-
-type_names: dict[torch.dtype, str] = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.int16: "I16",
-    torch.uint16: "U16",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.uint32: "U32",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.uint64: "U64",
-}
-_types = {name: dtype for dtype, name in type_names.items()}
 
 
 def export_model(
@@ -64,7 +46,7 @@ def _in_host_memory(tensor: Tensor, spec: TensorSpec, sink: TensorSink) -> memor
 
     Memory that was never written takes longer to be written than a device takes to send as much.
     """
-    dtype = _types[spec.dtype]
+    dtype = torch_types[spec.dtype]
     lies_there = tensor.device.type == "cpu" and tensor.dtype == dtype and tensor.is_contiguous()
     fits = spec.num_bytes > 0 and tuple(tensor.shape) == spec.shape
     if lies_there or not fits or not isinstance(sink, TensorMemory):
@@ -88,7 +70,7 @@ def tensor_bytes(tensor: Tensor, dtype: torch.dtype) -> memoryview:
 
 def tensor_of_bytes(spec: TensorSpec, data: memoryview) -> Tensor:
     """A copy of what was handed over, with at least one element."""
-    return torch.frombuffer(bytearray(data), dtype=_types[spec.dtype]).reshape(spec.shape)
+    return torch.frombuffer(bytearray(data), dtype=torch_types[spec.dtype]).reshape(spec.shape)
 
 
 def _spec(tensor: PublishedTensor, dtype: torch.dtype) -> TensorSpec:

@@ -267,6 +267,11 @@ class VersionCopy:
                 patched.write()
                 unfinished.replace(self.directory / notice.name)
                 whole.add(notice.name)
+                self._name, self._pair, self._manifest = (
+                    notice.name,
+                    VersionPair(notice.version, new.digest),
+                    new,
+                )
             finally:
                 # Without the manifest, shards to read another version into: a patch may be at fault.
                 for path in self._files():

@@ -29,9 +29,15 @@ def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     return parse_manifest(data, path.name), data
 
 
+def manifest_at(path: Path) -> Manifest | None:
+    """What a version's manifest says; None for a single file. Raises WeightsError."""
+    return read_manifest(path)[0] if path.suffix == manifest_suffix else None
+
+
 def adapter_at(path: Path) -> Adapter | None:
     """The adapter of a version; None where it has none, and for a single file. Raises WeightsError."""
-    return read_manifest(path)[0].adapter if path.suffix == manifest_suffix else None
+    manifest = manifest_at(path)
+    return None if manifest is None else manifest.adapter
 
 
 def weights_files(path: Path) -> list[Path]:
