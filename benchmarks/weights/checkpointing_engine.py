@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.weights.large_engines import HoldingEngine
+from benchmarks.weights.large_engines import HoldingEngine, changed_share
 from trainer.checkpoint_files import RightOfWay
 from trainer.engines.state_copies import CheckpointPart, StateMemory
 
@@ -25,8 +25,8 @@ _apart = 1024
 class CheckpointingEngine(HoldingEngine):
     """Has what the optimizer moves, too. The moments are other slices of it: they are read like memory of their own."""
 
-    def __init__(self, shape: ModelShape, *, seconds: float = 0.0) -> None:
-        super().__init__(shape, seconds=seconds)
+    def __init__(self, shape: ModelShape, *, seconds: float = 0.0, changed: float = changed_share) -> None:
+        super().__init__(shape, seconds=seconds, changed=changed)
         self._num_parameters = self.num_bytes // 2
         self._floats = torch.rand(
             self._num_parameters + 2 * _apart, generator=torch.Generator().manual_seed(0)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Elements = NDArray[np.uint16]
 
 changed_share = 0.02
+"""Of all elements, in a step."""
 moving_share = 0.22
 """The elements that change in any step, of all."""
 checkpoint_bytes = 12
@@ -45,14 +46,15 @@ _largest = 0x3F80
 class LargeEngine(SimulatedTrainingEngine):
     """The simulated engine with tensors of a model beside its digest.
 
-    A step takes `seconds`, changes included; the first one, which does not know how long they take, takes longer.
+    A step takes `seconds`, changes included; the first one, which does not know how long they take, takes longer. It
+    changes the share `changed` of the elements.
     """
 
-    def __init__(self, shape: ModelShape, *, seconds: float = 0.0) -> None:
+    def __init__(self, shape: ModelShape, *, seconds: float = 0.0, changed: float = changed_share) -> None:
         super().__init__()
         self._table = tuple(file_order(table_of(shape)))
         self._seconds = seconds
-        self._patterns = _patterns()
+        self._patterns = _patterns(changed)
         self._num_changes = 0
         self._change_seconds = 0.0
 
@@ -104,8 +106,8 @@ class LargeEngine(SimulatedTrainingEngine):
 class HoldingEngine(LargeEngine):
     """Has all tensors in memory, so that handing them over takes no time."""
 
-    def __init__(self, shape: ModelShape, *, seconds: float = 0.0) -> None:
-        super().__init__(shape, seconds=seconds)
+    def __init__(self, shape: ModelShape, *, seconds: float = 0.0, changed: float = changed_share) -> None:
+        super().__init__(shape, seconds=seconds, changed=changed)
         draw = np.random.default_rng(0)
         self._tensors = [
             draw.integers(0, _largest, spec.num_bytes // 2, dtype=np.uint16) for spec in self._table
@@ -172,8 +174,8 @@ def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
-def _patterns() -> list[NDArray[np.intp]]:
+def _patterns(changed: float) -> list[NDArray[np.intp]]:
     """Positions within so many elements, ascending: what one step changes."""
     draw = np.random.default_rng(1)
     moving = np.flatnonzero(draw.random(_pattern_elements) < moving_share)
-    return [moving[draw.random(moving.size) < changed_share / moving_share] for _ in range(_num_patterns)]
+    return [moving[draw.random(moving.size) < changed / moving_share] for _ in range(_num_patterns)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness.simulated_run import SimulatedRun, prefix
 from benchmarks.harness.variant import Job, Variant
-from benchmarks.weights.large_engines import HoldingEngine
+from benchmarks.weights.large_engines import HoldingEngine, changed_share
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.shared_memory import shared_directory
 from rollog.kernel.weights import WeightsStore
@@ -40,7 +40,8 @@ class Way:
     """How a run publishes: in full or, where it pays, as patches; beside the next step or inside its own.
 
     `store` is the address of the weights; left out, a directory of the run. With `checkpoints` the engine's state is
-    saved after every tenth step, as by default. The first copy takes memory as well, and is not measured.
+    saved after every tenth step, as by default. The first copy takes memory as well, and is not measured. A step
+    changes the share `changed` of the elements.
     """
 
     shape: ModelShape
@@ -48,6 +49,7 @@ class Way:
     beside: bool = True
     store: str | None = None
     checkpoints: bool = False
+    changed: float = changed_share
 
     @property
     def settling_steps(self) -> int:
@@ -112,7 +114,9 @@ class LargeRun(SimulatedRun):
             )
 
             kind = CheckpointingEngine
-        return kind(self.way.shape, seconds=self._variant.train_seconds / self._speed)
+        return kind(
+            self.way.shape, seconds=self._variant.train_seconds / self._speed, changed=self.way.changed
+        )
 
 
 def steps_of(job: Job, way: Way, home: Path) -> Stepped:

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 published_seconds: Mapping[str, float] = {"0.1b": 4.0, "0.5b": 12.0}
 """Of a step, by size: more than a version takes to be written, fetched and loaded."""
+patched_shares: Mapping[str, float] = {"1e-6": 0.011, "3e-6": 0.031}
+"""Of the elements, by learning rate: what changes in one optimizer step, as `--only patches` measures it."""
 published_steps = 12
 """Fewer than a period: after version 0 a run that stores patches stores nothing else."""
 largest_ratio = 1.3
@@ -192,19 +194,17 @@ def measure_reload(
     """For each size: patches and full forms of a store elsewhere, and full forms of one on the worker's disk."""
     figures = []
     for size, shape in sizes.items():
-        for name, patches, is_elsewhere in (
-            ("patch", True, True),
-            ("full", False, True),
-            ("full_here", False, False),
-        ):
+        ways = {
+            f"patch_{rate}": Way(shape=shape, changed=changed) for rate, changed in patched_shares.items()
+        }
+        ways |= {name: Way(shape=shape, patches=False) for name in ("full", "full_here")}
+        for name, way in ways.items():
             channel, store = Channel(), home / secrets.token_hex(4)
-            way = Way(
-                shape=shape,
-                patches=patches,
-                store=store_elsewhere(store, channel) if is_elsewhere else store.resolve().as_uri(),
-            )
+            is_here = name == "full_here"
+            address = store.resolve().as_uri() if is_here else store_elsewhere(store, channel)
             job = a_job("reload", step_seconds=step_seconds[size], num_steps=num_steps, seed=seed)
-            found = figures_of(f"weights.reload.{size}.{name}", _reloads(job, home, way, channel), home)
+            reloads = _reloads(job, home, replace(way, store=address), channel)
+            found = figures_of(f"weights.reload.{size}.{name}", reloads, home)
             shutil.rmtree(store)
             for figure in found:
                 on_progress(figure.line())
@@ -213,8 +213,12 @@ def measure_reload(
 
 
 def figures_of(stem: str, reloads: list[Reload], home: Path) -> list[Figure]:
-    """The figures of one way, each with its floor, which is measured here."""
+    """The figures of one way, each with its floor, which is measured here.
+
+    What a patch changes is a few elements of most pages: a second ratio has one more pass over the memory in its floor.
+    """
     num_bytes = reloads[0].notice.num_bytes
+    is_patched = reloads[0].notice.base is not None
     pairs = [(each.seconds, _floor(each, home)) for each in reloads]
     return [
         mean_figure(
@@ -232,6 +236,7 @@ def figures_of(stem: str, reloads: list[Reload], home: Path) -> list[Figure]:
             ideal=1.0,
             higher_is_better=False,
         ),
+        *([_ratio_with_write(stem, pairs, num_bytes)] if is_patched else []),
         mean_figure(
             f"{stem}.pause",
             "s in which the engine stands still",
@@ -254,6 +259,17 @@ def figures_of(stem: str, reloads: list[Reload], home: Path) -> list[Figure]:
             higher_is_better=False,
         ),
     ]
+
+
+def _ratio_with_write(stem: str, pairs: list[tuple[float, float]], num_bytes: int) -> Figure:
+    return ratio_figure(
+        f"{stem}.serving_ratio_with_write",
+        "/ the same, and one write of all bytes in memory on all processors",
+        [(seconds, floor + copy_seconds(num_bytes)) for seconds, floor in pairs],
+        target=largest_ratio,
+        ideal=1.0,
+        higher_is_better=False,
+    )
 
 
 def _reloads(job: Job, home: Path, way: Way, channel: Channel) -> list[Reload]:

@@ -40,12 +40,17 @@ def test_reloads_are_measured_from_the_log_and_the_engine_in_all_ways(tmp_path: 
         num_steps=6,
     )
     by_name = {figure.name.removeprefix("weights.reload.tiny."): figure for figure in figures}
-    for way in ("patch", "full", "full_here"):
+    for way in ("patch_1e-6", "patch_3e-6", "full", "full_here"):
         serving, pause = by_name[f"{way}.serving"], by_name[f"{way}.pause"]
         assert serving.value > pause.value > 0
         assert by_name[f"{way}.serving_ratio"].target == 1.3
         assert by_name[f"{way}.beyond_copy"].target == 0.3
-    assert 0 < by_name["patch.moved"].value < 0.05
+        if way.startswith("patch"):
+            with_write = by_name[f"{way}.serving_ratio_with_write"]
+            assert with_write.value < by_name[f"{way}.serving_ratio"].value
+        else:
+            assert f"{way}.serving_ratio_with_write" not in by_name
+    assert 0 < by_name["patch_1e-6.moved"].value < by_name["patch_3e-6.moved"].value < 0.05
     assert by_name["full.moved"].value == pytest.approx(1.0, abs=0.05)
     assert by_name["full_here.moved"].value == 0.0
     assert list(tmp_path.iterdir()) == [], "nothing of runs and stores is left"
