@@ -124,6 +124,7 @@ class CopyingEngine(SimulatedEngine):
 
     def _copy(self, path: Path) -> None:
         manifest = manifest_at(path)
+        assert manifest is not None, f"{path} is a single file; runs that begin now have manifests"
         with self._files.opened(path, manifest) as read:
             for name, tensor in read(tensor_digests(manifest).keys()):
                 data = tensor.view(-1).view(torch.uint8).numpy()

@@ -26,7 +26,7 @@ from benchmarks.weights.reload import longest_standstill_seconds
 from producers.engines.vllm import VllmEngine
 from producers.rollout.downloads import Downloads
 from rollog.kernel.errors import DataError
-from rollog.kernel.shared_memory import WorkerPresence, shared_directory
+from rollog.kernel.shared_memory import WorkerPresence, free_memory_bytes, shared_directory
 from rollog.kernel.versions.shared_copy import SharedCopy
 from rollog.kernel.versions.tensors import TensorSpec, file_order
 from rollog.kernel.weights import WeightsStore
@@ -113,26 +113,39 @@ def measure_vllm_reload(
     return figures_of(f"weights.vllm_reload.{name}", pauses)
 
 
-async def pauses_of(engine: Engine, model: Path, home: Path, num_versions: int) -> list[Pause]:
-    """Publish versions of a model, and load each as a worker does; the first loads are not measured."""
+async def pauses_of(
+    engine: Engine,
+    model: Path,
+    home: Path,
+    num_versions: int,
+    *,
+    free_bytes: Callable[[Path], int] = free_memory_bytes,
+) -> list[Pause]:
+    """Publish versions of a model, and load each as a worker does; the first loads are not measured.
+
+    `free_bytes` tells the room in shared memory. Raises DataError where a version has none.
+    """
     store = WeightsStore(store_elsewhere(home / "weights", Channel()))
     shared = shared_directory("auto", "vllm_reload", secrets.token_hex(4), store.uri)
     if shared is None:
         raise DataError(
             "this machine has no shared memory, where workers have their copy: run it where /dev/shm is"
         )
-    downloads = Downloads(store, home / "downloads" / "worker", SharedCopy(shared))
     stored, pauses = StoredModel(model), []
     with WorkerPresence(shared):
-        async with _started(engine):
+        async with (
+            _started(engine),
+            _downloads(store, home, SharedCopy(shared, free_bytes=free_bytes)) as downloads,
+        ):
             for version in range(_settling_loads + num_versions):
                 notice = store.publish_tensors(version, stored.export)
                 await downloads.fetch(notice)
-                began = time.perf_counter()
-                await engine.pause()
-                await engine.load_weights(downloads.path, version)
-                await engine.resume()
-                seconds = time.perf_counter() - began
+                if shared not in downloads.path.parents:
+                    raise DataError(
+                        f"version {version} is in {downloads.path.parent}, and not in shared memory, as is measured: "
+                        "make room in /dev/shm"
+                    )
+                seconds = await _seconds_of_a_load(engine, downloads.path, version)
                 downloads.loaded()
                 for name in store.file_names(notice):
                     store.delete(name)
@@ -140,8 +153,24 @@ async def pauses_of(engine: Engine, model: Path, home: Path, num_versions: int) 
                     copied = copy_seconds(notice.num_bytes, num_threads=1)
                     pauses.append(Pause(seconds=seconds, copy_seconds=copied))
                 stored.change()
-        await downloads.close()
     return pauses
+
+
+async def _seconds_of_a_load(engine: Engine, path: Path, version: int) -> float:
+    began = time.perf_counter()
+    await engine.pause()
+    await engine.load_weights(path, version)
+    await engine.resume()
+    return time.perf_counter() - began
+
+
+@asynccontextmanager
+async def _downloads(store: WeightsStore, home: Path, copy: SharedCopy) -> AsyncIterator[Downloads]:
+    downloads = Downloads(store, home / "downloads" / "worker", copy)
+    try:
+        yield downloads
+    finally:
+        await downloads.close()
 
 
 @asynccontextmanager

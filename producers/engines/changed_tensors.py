@@ -51,15 +51,15 @@ def not_held(
 
 
 def changed_tensors(
-    names: Collection[str], read: ReadTensors, merged: Adapter | None = None
+    names: Collection[str], read: ReadTensors, adapter: Adapter | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """These tensors of the version that `read` reads, an adapter `merged` into them. Raises WeightsError, OSError."""
-    if merged is None:
+    """These tensors of the version that `read` reads, the adapter merged into them. Raises WeightsError, OSError."""
+    if adapter is None:
         return read(set(names))
-    weights = {f"{layer}.weight": layer for layer in merged.targets}
+    weights = {f"{layer}.weight": layer for layer in adapter.targets}
     needed = {each for name in names if name in weights for each in matrix_names(weights[name])}
     matrices = dict(read(needed))
-    return with_merged(read(set(names)), merged, matrices.__getitem__)
+    return with_merged(read(set(names)), adapter, matrices.__getitem__)
 
 
 def read_tensors(path: Path, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,20 +1,21 @@
-"""The tensors of one version after another, in the memory of the files that have them.
+"""The tensors of one version after another, read where the files of a copy in shared memory are.
 
-A worker's copy of the weights is patched in place, most often in shared memory. Its files stay mapped here from one
-version to the next: the pages of a new mapping are found one by one, while the engine stands still.
+The copy of a machine is patched in place. Its files stay mapped here from one version to the next, because the system
+sets up a new mapping page by page, while the engine is paused. Files elsewhere are not kept: those of a store are never
+written again, and on a network's file system a name that was removed may come back as another file.
 
-What stays mapped is read-only. A model that writes into the tensors it is given, as vLLM's GPT-OSS does on several
-devices, would end the process there. Whether a model does shows in the first version, which it gets in pages that are
-copied when they are written to; one that does gets such pages for every version.
+What stays mapped is read-only. A model that writes into the tensors it is given, as vLLM's GPT-OSS does with tensor
+parallelism, would end by SIGSEGV there. So the first version is read in private pages, which tell whether the model
+wrote to them; for one that does, private pages are made for every version, and none is kept.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import contextmanager
 from functools import partial
 from mmap import ACCESS_COPY, ACCESS_READ, mmap
-from os import fstat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,12 @@ import torch
 
 from producers.engines.changed_tensors import read_tensors
 from rollog.kernel.errors import WeightsError
+from rollog.kernel.logs import get_logger
+from rollog.kernel.shared_memory import is_in_shared_memory
 from rollog.kernel.versions.torch_types import torch_types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from producers.engines.changed_tensors import ReadTensors
     from rollog.kernel.versions.manifest import Manifest, Shard
@@ -33,53 +36,57 @@ if TYPE_CHECKING:
 
     FileId = tuple[int, int]
 
+_log = get_logger("weights")
 _memory_maps = Path("/proc/self/smaps")
-_own_pages = {"Anonymous:", "Swap:"}
 
 
 class MappedTensors:
     """For one engine, which reads one version at a time, on one thread.
 
-    The files of the version that was read last take memory until the next one is read, even where they are deleted.
+    A file that is deleted while it is mapped keeps its memory until the next version is read. `memory_maps` is what the
+    system says of this process's memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory_maps: Path = _memory_maps) -> None:
+        self._memory_maps = memory_maps
         self._kept: dict[FileId, mmap] = {}
         self._may_keep: bool | None = None
-        """None before the first version."""
+        """None as long as nobody knows."""
 
     @contextmanager
     def opened(self, path: Path, manifest: Manifest | None) -> Iterator[ReadTensors]:
         """Gives tensors of the version at `path` by their names, within the block. Raises WeightsError, OSError.
 
-        It has this manifest, or is a single file, of which nothing stays mapped.
+        It has this manifest, or is a single file.
         """
-        if manifest is None:
+        shards = [] if manifest is None else [(path.with_name(each.name), each) for each in manifest.shards]
+        if not shards or not all(is_in_shared_memory(file.stat()) for file, _ in shards):
+            self._kept = {}
             yield partial(read_tensors, path)
             return
-        kept, self._kept = self._kept, {}
         files: dict[FileId, mmap] = {}
         tensors: dict[str, torch.Tensor] = {}
-        for shard in manifest.shards:
-            file, data = self._mapped(path.with_name(shard.name), shard, kept)
-            files[file] = data
+        for file, shard in shards:
+            file_id, data = self._mapped(file, shard)
+            files[file_id] = data
             tensors |= _tensors_in(data, shard)
+        self._kept = {}
         yield lambda names: ((name, tensor) for name, tensor in tensors.items() if name in names)
-        if self._may_keep:
+        if self._may_keep is None:
+            self._may_keep = _is_unwritten(files.values(), self._memory_maps)
+            _log.debug("files of the copy of the weights can stay mapped", is_so=self._may_keep)
+        elif self._may_keep:
             self._kept = files
-        elif self._may_keep is None:
-            self._may_keep = not any(_was_written_to(data) for data in files.values())
 
-    def _mapped(self, path: Path, shard: Shard, kept: Mapping[FileId, mmap]) -> tuple[FileId, mmap]:
+    def _mapped(self, path: Path, shard: Shard) -> tuple[FileId, mmap]:
         with path.open("rb") as file:
-            found = fstat(file.fileno())
+            found = os.fstat(file.fileno())
             if found.st_size != shard.num_bytes:
                 raise WeightsError(
-                    f"{path} has {found.st_size} bytes instead of {shard.num_bytes}; the version is not loaded, and "
-                    "has to be fetched again"
+                    f"{path} has {found.st_size} bytes instead of {shard.num_bytes}; its worker fetches it again"
                 )
-            file_id = found.st_dev, found.st_ino
-            data = kept.get(file_id)
+            file_id = found.st_dev, found.st_ino  # of a file in shared memory, as long as it is mapped
+            data = self._kept.get(file_id)
             if data is None:
                 access = ACCESS_READ if self._may_keep else ACCESS_COPY
                 data = mmap(file.fileno(), found.st_size, access=access)
@@ -104,25 +111,28 @@ def _tensor(data: mmap, spec: TensorSpec, begin: int) -> torch.Tensor:
     return torch.frombuffer(data, dtype=dtype, count=num_elements, offset=begin).view(spec.shape)
 
 
-def _was_written_to(data: mmap) -> bool:
-    """Whether pages of a mapping may no longer be those of the file; True where the system does not tell."""
-    address = torch.frombuffer(data, dtype=torch.uint8).data_ptr()
+def _is_unwritten(mappings: Iterable[mmap], memory_maps: Path) -> bool | None:
+    """Whether all pages of private mappings are still those of their files; None where some are swapped out.
+
+    Where the system does not tell, it is said to be False.
+    """
+    addresses = {torch.frombuffer(data, dtype=torch.uint8).data_ptr() for data in mappings}
+    anonymous, swapped, found = 0, 0, set()
+    is_ours = False
     try:
-        with _memory_maps.open(encoding="utf-8", errors="replace") as maps:
-            own = _own_kib(maps, address)
+        with memory_maps.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, _, rest = line.partition(" ")
+                if not name.endswith(":"):  # proc(5): each mapping begins with its addresses
+                    begin = int(name.partition("-")[0], 16)
+                    is_ours = begin in addresses
+                    found.add(begin)
+                elif is_ours and name == "Anonymous:":
+                    anonymous += int(rest.split()[0])
+                elif is_ours and name == "Swap:":
+                    swapped += int(rest.split()[0])
     except OSError:
-        return True
-    return own.keys() != _own_pages or any(own.values())
-
-
-def _own_kib(maps: Iterable[str], address: int) -> dict[str, int]:
-    """KiB of pages that are not, or may not be, those of a file, in the mapping at an address (proc(5), smaps)."""
-    found, is_there = {}, False
-    for line in maps:
-        name, _, rest = line.partition(" ")
-        if not name.endswith(":"):
-            begin, _, end = name.partition("-")
-            is_there = int(begin, 16) <= address < int(end, 16)
-        elif is_there and name in _own_pages:
-            found[name] = int(rest.split()[0])
-    return found
+        return False
+    if anonymous or not addresses <= found:
+        return False
+    return None if swapped else True

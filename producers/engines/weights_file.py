@@ -1,4 +1,4 @@
-"""What published weights must hold to be loaded into a model, decided from headers before anything changes.
+"""What published weights must hold to be loaded into a model, decided before anything changes.
 
 The path of a version is that of one safetensors file, or of a manifest beside its shards.
 """
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.manifest import Manifest
 
 Shape = tuple[int, ...]
+_made_again = (
+    "a worker fetches the version again where this is its copy; a file of the store has to be restored, or the trainer "
+    "started again, which publishes the newest version again where it is damaged"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,11 @@ def check_weights_file(path: Path, tensors: ModelTensors | None) -> Adapter | No
     Matrices of adapters may stand beside them. Without `tensors` it only has to be one that can be read.
     """
     manifest = manifest_at(path)
-    adapter = None if manifest is None else manifest.adapter
-    shapes = _shapes_in_file(path) if manifest is None else _shapes_of(manifest)
+    if manifest is None:
+        adapter, shapes = None, _shapes_in_file(path)
+    else:
+        _check_shards(path, manifest)
+        adapter, shapes = manifest.adapter, _shapes_of(manifest)
     if tensors is None:
         return adapter
     if adapter is not None:
@@ -89,6 +96,17 @@ def shapes_in(path: Path) -> dict[str, Shape]:
     """The shape of each tensor of a version, from manifest or header. Raises WeightsError where there is none."""
     manifest = manifest_at(path)
     return _shapes_in_file(path) if manifest is None else _shapes_of(manifest)
+
+
+def _check_shards(path: Path, manifest: Manifest) -> None:
+    for shard in manifest.shards:
+        file = path.with_name(shard.name)
+        try:
+            num_bytes = file.stat().st_size
+        except OSError as error:
+            raise WeightsError(f"{file} cannot be read: {error.strerror or error}; {_made_again}") from error
+        if num_bytes != shard.num_bytes:
+            raise WeightsError(f"{file} has {num_bytes} bytes instead of {shard.num_bytes}; {_made_again}")
 
 
 def _shapes_of(manifest: Manifest) -> dict[str, Shape]:

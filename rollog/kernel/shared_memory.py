@@ -49,6 +49,14 @@ def shared_directory(place: str, *named: str) -> Path | None:
     return (_usual_place if place == "auto" else Path(place)) / f"rollog-{os.geteuid()}-{run}"
 
 
+def is_in_shared_memory(file: os.stat_result) -> bool:
+    """Whether a file is in the system's usual place for it."""
+    try:
+        return file.st_dev == _usual_place.stat().st_dev
+    except OSError:
+        return False
+
+
 def open_private(directory: Path, *, make: bool = False) -> int:
     """A descriptor of a directory that this user alone may enter, and that is no link; made with `make`.
 

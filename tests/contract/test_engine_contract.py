@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 import threading
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from producers.rollout.resumption import ResumableResponse
 from rollog.kernel.broker.memory import MemoryBroker
 from rollog.kernel.errors import EngineError, WeightsError
 from rollog.kernel.metrics import Metrics
+from rollog.kernel.weights import WeightsStore
 from schemas import FinishReason, SamplingParameters, Status
 
 if TYPE_CHECKING:
@@ -369,6 +371,31 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_old_is_served(
         generation = await bench.engine.generate(request)
         assert {span.version for span in generation.spans} == {2}
         close_to(bench, request, generation)
+
+    bench.run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_version_without_a_whole_shard_is_refused_by_the_name_of_the_shard(
+    bench: Bench, damage: str, tmp_path: Path
+) -> None:
+    store = WeightsStore(str(tmp_path / "store"))
+    notice = store.publish_tensors(1, export_of(load_file(bench.versions[1])))
+    manifest = store.fetch(notice, tmp_path)
+    (shard,) = manifest.parent.glob("*.safetensors")
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1])
+
+    async def scenario() -> None:
+        await bench.swap(1)
+        await bench.engine.pause()
+        with pytest.raises(WeightsError, match=re.escape(shard.name)):
+            await bench.engine.load_weights(manifest, 99)
+        await bench.swap(2)
+        generation = await bench.engine.generate(bench.request(seed=2))
+        assert {span.version for span in generation.spans} == {2}
 
     bench.run(scenario())
 

@@ -139,7 +139,7 @@ class VersionCopy:
         if self.has(wanted):
             return self.path
         if self.pair == wanted:
-            self.discard()
+            self.invalidate()
         chain = self._same_base(folder, notice) or chain_to(folder, notice, self.pair)
         spare = self._set_aside(self._keep_only(chain), chain)
         self._shards.forget_deleted()  # files that are mapped take room as long as they are
@@ -186,6 +186,15 @@ class VersionCopy:
         for path in self._files():
             path.unlink(missing_ok=True)
 
+    def invalidate(self) -> None:
+        """Have no version here any more. Shards stay, for the next one to be read into them.
+
+        An engine that has them mapped would keep the memory of deleted ones.
+        """
+        for path in self._files():
+            if path.suffix != _shard_suffix:
+                path.unlink(missing_ok=True)
+
     def _give(self, pair: VersionPair) -> None:
         self._given, self._knows_directory = pair, True
 
@@ -197,9 +206,11 @@ class VersionCopy:
         self._name, self._pair, self._manifest = "", None, None
         if len(names) == 1:
             with suppress(WeightsError):
-                manifest, _ = read_manifest(self.directory / names[0])
-                self._name, self._pair = names[0], VersionPair(version_of(names[0]), manifest.digest)
-                self._manifest = manifest
+                self._set(names[0], read_manifest(self.directory / names[0])[0])
+
+    def _set(self, name: str, manifest: Manifest) -> None:
+        self._name, self._manifest = name, manifest
+        self._pair = VersionPair(version_of(name), manifest.digest)
 
     def _keep_only(self, chain: Chain) -> list[Path]:
         """Delete what leads nowhere, a copy too that the chain does not begin with, but for its tensors.
@@ -267,11 +278,7 @@ class VersionCopy:
                 patched.write()
                 unfinished.replace(self.directory / notice.name)
                 whole.add(notice.name)
-                self._name, self._pair, self._manifest = (
-                    notice.name,
-                    VersionPair(notice.version, new.digest),
-                    new,
-                )
+                self._set(notice.name, new)
             finally:
                 # Without the manifest, shards to read another version into: a patch may be at fault.
                 for path in self._files():

@@ -113,9 +113,9 @@ class SharedCopy:
         self._is_held = False
 
     def discard(self) -> None:
-        """Remove the version that is kept, unless others load it; release it."""
+        """Have the version that is kept no more, unless others load it; release it."""
         if self._is_held and self._generation is not None and self._generation.lock(fcntl.LOCK_EX):
-            self._generation.copy.discard()
+            self._generation.copy.invalidate()
         self.release()
 
     def stop(self) -> None:

@@ -106,12 +106,35 @@ def test_a_stored_model_is_handed_over_as_it_is_in_its_file_until_it_changes(tmp
     assert digest_of_export(model.export) != before
 
 
-def test_a_pause_of_an_engine_is_as_long_as_its_load_and_the_first_one_does_not_count(tmp_path: Path) -> None:
-    engine = SimulatedEngine(load_seconds=0.05)
+class NotingEngine(SimulatedEngine):
+    """Takes longer for the first two loads, and notes where versions are."""
+
+    def __init__(self) -> None:
+        super().__init__(load_seconds=0.05)
+        self.directories: list[Path] = []
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        self.directories.append(path.parent)
+        if version < 2:
+            await asyncio.sleep(2.0)
+        await super().load_weights(path, version)
+
+
+def test_a_pause_of_an_engine_is_as_long_as_its_load_and_the_first_ones_do_not_count(tmp_path: Path) -> None:
+    engine = NotingEngine()
     pauses = asyncio.run(pauses_of(engine, a_model(tmp_path / "model.safetensors"), tmp_path, 3))
     assert len(pauses) == 3
-    assert all(pause.seconds >= 0.05 for pause in pauses)
+    assert all(0.05 <= pause.seconds < 2.0 for pause in pauses)
     assert list((tmp_path / "weights").iterdir()) == []
+    assert len(engine.directories) == 5
+    assert {directory.parent.name for directory in engine.directories} == {"copies"}
+    assert not engine.directories[0].parent.parent.exists(), "nothing of the copy is left"
+
+
+def test_versions_that_are_not_in_shared_memory_are_no_measurement(tmp_path: Path) -> None:
+    model = a_model(tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"version 0 is in .*downloads/worker, and not in shared memory"):
+        asyncio.run(pauses_of(SimulatedEngine(), model, tmp_path, 1, free_bytes=lambda _: 0))
 
 
 def test_what_vllm_takes_beyond_a_copy_has_the_target() -> None:
