@@ -6,7 +6,9 @@ for samples to be there when a step begins.
 
 from __future__ import annotations
 
+import gc
 import secrets
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from rollog.kernel.weights import WeightsStore
 from schemas import Step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.harness.random_model import ModelShape
@@ -94,6 +97,14 @@ class LargeRun(SimulatedRun):
                 weights={"patches": "auto" if self.way.patches else "off"},
             )
         )
+
+    @contextmanager
+    def roles(self) -> Iterator[None]:
+        """As all. What is there before the run is no work of the garbage collector, as in the processes of roles."""
+        gc.collect()
+        gc.freeze()
+        with super().roles():
+            yield
 
     @property
     def shared(self) -> Path | None:

@@ -33,6 +33,7 @@ from producers.engines.vllm_adapters import (
 from producers.engines.weights_file import ModelTensors, check_weights_file, model_tensors
 from rollog.kernel.addresses import without_secret_values
 from rollog.kernel.errors import ConfigError, EngineDied, EngineError, WeightsError
+from rollog.kernel.large_imports import large_imports
 from rollog.kernel.logs import get_logger
 from schemas import FinishReason, float32_array, int32_array
 
@@ -326,8 +327,9 @@ class VllmEngine:
             self._build_llm(on_cpu)
 
     def _build_llm(self, on_cpu: bool) -> None:
-        from vllm import AsyncEngineArgs  # noqa: PLC0415  # reads the environment set by `start`
-        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+        with large_imports():
+            from vllm import AsyncEngineArgs  # noqa: PLC0415  # reads the environment set by `start`
+            from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         self._tensors = model_tensors(self._model)
         settings: dict[str, Any] = {
