@@ -70,12 +70,12 @@ experiments: Mapping[str, Experiment] = {
     ),
     "weights": Experiment(
         question="how small a version's weights can be on their way, what that takes, and how it holds training up",
-        minutes=80,
+        minutes=85,
         minutes_by_part={
             "patches": 20,
             "beside": 5,
             "sizes": 15,
-            "reload": 12,
+            "reload": 17,
             "vllm_reload": 2,
             "throttled": 15,
             "gpu": 3,
