@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 
 from rollog.kernel.versions.adapter import matrix_names
-from rollog.kernel.versions.files import weights_files
 from rollog.kernel.versions.identity import TensorDigest
 from rollog.kernel.versions.merging import with_merged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -62,10 +61,10 @@ def changed_tensors(
     return with_merged(read(set(names)), adapter, matrices.__getitem__)
 
 
-def read_tensors(path: Path, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """These tensors of a version, one after another; nothing is read of others. Raises WeightsError, OSError."""
-    for path_of_shard in weights_files(path):
-        with safe_open(path_of_shard, framework="pt") as shard:
+def read_tensors(files: Iterable[Path], names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """These tensors of safetensors files, one after another; nothing is read of others. Raises OSError."""
+    for file in files:
+        with safe_open(file, framework="pt") as shard:
             for name in shard.keys():  # noqa: SIM118
                 if name in names:
                     yield name, shard.get_tensor(name)

@@ -25,6 +25,7 @@ from producers.engines.changed_tensors import read_tensors
 from rollog.kernel.errors import WeightsError
 from rollog.kernel.logs import get_logger
 from rollog.kernel.shared_memory import is_in_shared_memory
+from rollog.kernel.versions.files import files_of
 from rollog.kernel.versions.torch_types import torch_types
 
 if TYPE_CHECKING:
@@ -59,24 +60,24 @@ class MappedTensors:
 
         It has this manifest, or is a single file.
         """
-        shards = [] if manifest is None else [(path.with_name(each.name), each) for each in manifest.shards]
-        if not shards or not all(is_in_shared_memory(file.stat()) for file, _ in shards):
+        files = files_of(path, manifest)
+        if manifest is None or not all(is_in_shared_memory(file.stat()) for file in files):
             self._kept = {}
-            yield partial(read_tensors, path)
+            yield partial(read_tensors, files)
             return
-        files: dict[FileId, mmap] = {}
+        mapped: dict[FileId, mmap] = {}
         tensors: dict[str, torch.Tensor] = {}
-        for file, shard in shards:
+        for file, shard in zip(files, manifest.shards, strict=True):
             file_id, data = self._mapped(file, shard)
-            files[file_id] = data
+            mapped[file_id] = data
             tensors |= _tensors_in(data, shard)
         self._kept = {}
         yield lambda names: ((name, tensor) for name, tensor in tensors.items() if name in names)
         if self._may_keep is None:
-            self._may_keep = _is_unwritten(files.values(), self._memory_maps)
+            self._may_keep = _is_unwritten(mapped.values(), self._memory_maps)
             _log.debug("files of the copy of the weights can stay mapped", is_so=self._may_keep)
         elif self._may_keep:
-            self._kept = files
+            self._kept = mapped
 
     def _mapped(self, path: Path, shard: Shard) -> tuple[FileId, mmap]:
         with path.open("rb") as file:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from producers.engines.changed_tensors import read_tensors
 from producers.engines.model_files import read_json
 from rollog.kernel.logs import get_logger
+from rollog.kernel.versions.files import weights_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ def adapter_directory(path: Path, adapter: Adapter, parent: Path) -> Iterator[Pa
     directory = parent / "adapter"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    matrices = read_tensors(path, adapter.tensor_names)
+    matrices = read_tensors(weights_files(path), adapter.tensor_names)
     save_file(
         {f"base_model.model.{name}": matrix for name, matrix in matrices},
         directory / "adapter_model.safetensors",

@@ -25,7 +25,7 @@ from producers.engines.mapped_tensors import MappedTensors
 from producers.engines.served_weights import check_served_file
 from producers.engines.weights_file import ModelTensors, model_tensors
 from rollog.kernel.errors import WeightsError
-from rollog.kernel.versions.files import manifest_at
+from rollog.kernel.versions.files import files_of, manifest_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,9 +140,9 @@ class ServedWeightLoader(WeightLoader):
     _rollog_mark: str = ""
     _rollog_tensors: ModelTensors | None = None
 
-    def _rollog_opened(self, version: Path, _: Manifest | None) -> AbstractContextManager[ReadTensors]:
+    def _rollog_opened(self, version: Path, manifest: Manifest | None) -> AbstractContextManager[ReadTensors]:
         """Nothing stays mapped: the server outlives its workers, whose files are deleted when they leave."""
-        return nullcontext(partial(read_tensors, version))
+        return nullcontext(partial(read_tensors, files_of(version, manifest)))
 
     def rollog_describe(self) -> dict[str, Any]:
         """What the engine on the other side compares with its settings."""

@@ -73,7 +73,7 @@ class Downloads:
             self._shared.release()
 
     def discard(self) -> None:
-        """Delete what was fetched, unless it is the store's own."""
+        """Have what was fetched no more, unless it is the store's own."""
         self._discard_file()
         if self._shared is not None:
             self._shared.discard()

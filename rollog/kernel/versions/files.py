@@ -42,9 +42,12 @@ def adapter_at(path: Path) -> Adapter | None:
 
 def weights_files(path: Path) -> list[Path]:
     """The safetensors files of a version: `path` itself, or the shards of the manifest there. Raises WeightsError."""
-    if path.suffix != manifest_suffix:
-        return [path]
-    return [path.with_name(shard.name) for shard in read_manifest(path)[0].shards]
+    return files_of(path, manifest_at(path))
+
+
+def files_of(path: Path, manifest: Manifest | None) -> list[Path]:
+    """The same, of a version that has this manifest, or is a single file."""
+    return [path] if manifest is None else [path.with_name(shard.name) for shard in manifest.shards]
 
 
 def merged_tensors(path: Path, load_file: Callable[[Path], Mapping[str, _Tensor]]) -> dict[str, _Tensor]:
