@@ -74,10 +74,11 @@ def test_two_workers_of_a_machine_take_each_version_once(
         weights={"lane": str(place) if is_shared else "off"},
     )
     with whole_run(memory_broker, tmp_path, settings) as run:
-        run.dispatcher()
         run.trainer()
-        for _ in range(2):
+        for num_workers in (1, 2):
             run.worker()
+            run.wait_for_serving(num_workers)
+        run.dispatcher()
         run.wait_until_closed()
         assert taken
         assert max(taken.values()) == (1 if is_shared else 2)

@@ -134,7 +134,11 @@ class WholeRun:
         )
 
     def worker(self) -> Role:
-        """A worker, started once the trainer is up: two threads cannot make models at the same time."""
+        """A worker, started once the trainer is up: two threads cannot make models at the same time.
+
+        While a model is made, its dtype is that of every tensor the process makes. Of several workers each waits until
+        those before it serve (`wait_for_serving`); where the run's dtype is not float32, the dispatcher waits too.
+        """
         self.wait_for_version(0)
         return self._start(
             "rollout",
@@ -170,6 +174,17 @@ class WholeRun:
 
         with RunProgress(self.broker, self.topics) as progress:
             wait_until(reached, within_seconds, f"version {version}")
+
+    def wait_for_serving(self, num_workers: int) -> None:
+        """Wait until so many workers serve a version: they have made their models."""
+
+        def reached() -> bool:
+            self.raise_errors()
+            workers = progress.poll(0.1).workers
+            return sum(worker.served_version is not None for worker in workers) >= num_workers
+
+        with RunProgress(self.broker, self.topics) as progress:
+            wait_until(reached, closing_seconds, f"{num_workers} workers that serve")
 
     def view(self) -> ProgressView:
         """What anybody who follows the run sees at its end."""
