@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,32 +22,6 @@ _piece_bytes = 4 << 20
 """Small enough to be in the processor's cache still when its digest is taken."""
 _most_unsynced_bytes = 64 << 20
 """What is written of a version meanwhile is synced, too, and waits for whatever else the disk has still to take."""
-_longest_pause_seconds = 10.0
-"""Before each piece. Weights that take longer to be copied are slowed down by it, but the checkpoint comes."""
-
-
-class RightOfWay:
-    """Who copies weights, while training waits, goes before who writes and hashes a checkpoint, for which nobody does.
-
-    Both take processors and memory bandwidth.
-    """
-
-    def __init__(self) -> None:
-        self._is_free = threading.Event()
-        self._is_free.set()
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Go first, until the block is done."""
-        self._is_free.clear()
-        try:
-            yield
-        finally:
-            self._is_free.set()
-
-    def give(self) -> None:
-        """Wait while somebody goes first."""
-        self._is_free.wait(_longest_pause_seconds)
 
 
 def _nobody() -> None:

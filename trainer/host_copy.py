@@ -47,10 +47,14 @@ class HostCopy:
     """Tensors of one version, in the order in which the engine hands them over.
 
     One thread at a time fills it or reads it; nobody may fill it while a version is written from it. A version of at
-    most `most_kept_bytes` is copied beside the one before where somebody wants to compare them.
+    most `most_kept_bytes` is copied beside the one before where somebody wants to compare them. Whoever reads it calls
+    `give_way` before each piece that is compared, and before each tensor.
     """
 
-    def __init__(self, *, most_kept_bytes: int = shard_bytes) -> None:
+    def __init__(
+        self, *, most_kept_bytes: int = shard_bytes, give_way: Callable[[], None] = lambda: None
+    ) -> None:
+        self._give_way = give_way
         self._most_kept_bytes = most_kept_bytes
         self._table: tuple[TensorSpec, ...] = ()
         self._tensors: dict[str, memoryview] = {}
@@ -91,11 +95,16 @@ class HostCopy:
     def show_before(self, compare: Compare) -> None:
         """Show every piece of the version before and of this one as `fill` does; call where it `has_before`."""
         assert self.has_before
+
+        def show(spec: TensorSpec, start: int, old: memoryview, new: memoryview) -> None:
+            self._give_way()
+            compare(spec, start, old, new)
+
         with threads(_thread_name) as pool:
             for spec in self._table:
                 old, new = self._spare[spec.name], self._tensors[spec.name]
                 starts = _starts(spec, new)
-                for _ in pool.map(partial(compare, spec), starts, _pieces(old, starts), _pieces(new, starts)):
+                for _ in pool.map(partial(show, spec), starts, _pieces(old, starts), _pieces(new, starts)):
                     pass
 
     def export(self, sink: TensorSink) -> None:
@@ -104,6 +113,7 @@ class HostCopy:
             raise ValueError("the host copy holds no whole version: fill it first")
         sink.begin(self._table)
         for spec in self._table:
+            self._give_way()
             sink.add(spec, self._tensors[spec.name])
 
     def lay_out(self, table: Sequence[TensorSpec], *, compares: bool) -> set[str]:

@@ -27,6 +27,7 @@ was trained but not committed never happened; files of its weights are orphans.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -342,7 +343,8 @@ class Trainer(Component):
 
     def _land(self, *, wait: bool = True) -> None:
         """Take note of the step in flight, if there is one and it is committed. Raises what stopped it."""
-        landed = self._in_flight.landed(wait=wait)
+        with self._engine.way.awaited() if wait else nullcontext():
+            landed = self._in_flight.landed(wait=wait)
         if landed is not None:
             self._history.land(landed.entry)
             self._committed(landed)

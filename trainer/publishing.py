@@ -25,6 +25,7 @@ from rollog.kernel.versions.shards import shard_bytes
 from rollog.kernel.versions.single_file import file_digest_of_export
 from trainer.host_copy import HostCopy
 from trainer.noted_changes import NotedChanges, may_pay
+from trainer.right_of_way import RightOfWay
 from trainer.since_full import ChangesLostError, ChangesSinceFull
 from trainer.weights_probe import probe_of
 
@@ -129,7 +130,8 @@ class WeightsPublisher:
         self._identity = identity
         self._has_patches = patches
         self._most_kept_bytes = most_kept_bytes
-        self._copy = HostCopy(most_kept_bytes=most_kept_bytes)
+        self._way = RightOfWay()
+        self._copy = HostCopy(most_kept_bytes=most_kept_bytes, give_way=self._give_way)
         self._written: WrittenWeights | None = None
         self._since_full = ChangesSinceFull()
         self._adapter: Adapter | None = None
@@ -140,11 +142,12 @@ class WeightsPublisher:
         """Of the version that was in the copy before the one that is there."""
 
     def seal(self, version: int, engine: TrainingEngine) -> SealedWeights:
-        """Copy the engine's weights; afterwards `write` needs nothing of the engine.
+        """Copy the engine's weights; afterwards `write` needs nothing of the engine, and gives way to its copies.
 
         Call only when the version before is written, and is what the next one is trained from. Raises EngineError for a
         NaN.
         """
+        self._way = engine.way
         base, changes = self._base_of(version), NotedChanges()
         self._fill(version, engine, compare=None if base is None else changes.note)
         probe = probe_of(engine)
@@ -186,6 +189,9 @@ class WeightsPublisher:
             return
         is_next = is_cumulative_due(written.notice.version + 1, written.forms)
         self._since_full.fold(is_over, is_next=is_next)
+
+    def _give_way(self) -> None:
+        self._way.give_to_copies()
 
     def _stored(self, sealed: SealedWeights) -> PublishedWeights:
         if sealed.patch is not None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.weights.large_engines import HoldingEngine, changed_share
-from trainer.checkpoint_files import RightOfWay
 from trainer.engines.state_copies import CheckpointPart, StateMemory
 
 if TYPE_CHECKING:
@@ -32,16 +31,15 @@ class CheckpointingEngine(HoldingEngine):
             self._num_parameters + 2 * _apart, generator=torch.Generator().manual_seed(0)
         )
         self._memory = StateMemory()
-        self._way = RightOfWay()
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """As all, before what is written of a checkpoint."""
-        with self._way.taken():
+        with self.way.copying():
             super().export_weights(sink)
 
     def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
         """Copy the state and keep the digest, to be written later."""
-        part = CheckpointPart(directory, self._memory, self._way)
+        part = CheckpointPart(directory, self._memory, self.way)
         names = ("masters", "exp_avg", "exp_avg_sq")
         part.add(
             _state_file,

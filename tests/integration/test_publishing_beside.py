@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,26 @@ def test_what_is_done_behind_a_step_ends_before_the_next_one_is_sealed(
         beside.steps.land()
         turn_until_sealed(trainer, 2)
     assert answers == {"training 2": False, "sealing 2": True}
+
+
+def test_checkpoints_wait_while_training_waits_for_a_version(beside: Beside) -> None:
+    engine = WatchedEngine()
+    gives = {"checkpoint": engine.way.give, "version": engine.way.give_to_copies}
+    waiting: list[set[str]] = []
+
+    with ThreadPoolExecutor(len(gives)) as pool:
+
+        def ask() -> None:
+            given = {pool.submit(give): name for name, give in gives.items()}
+            waiting.append({given[each] for each in wait(given, timeout=0.2).not_done})
+
+        with beside.trainer_of(engine) as trainer:
+            beside.send_groups(0, 1, 2, 3)
+            turn_until_sealed(trainer, 1)
+            beside.steps.before_work = ask
+            turn_until_sealed(trainer, 2)
+            beside.steps.before_work = lambda: None
+    assert waiting == [{"checkpoint"}]
 
 
 def test_beside_and_inside_give_the_same_records_but_for_their_times(

@@ -54,6 +54,7 @@ from support.loss_reference import Response, reference_loss
 from support.waiting import wait_until
 from trainer.engines.ports import EngineDescription
 from trainer.model.policy import load_weights
+from trainer.right_of_way import RightOfWay
 from trainer.settings import TrainerSettings
 from trainer.step.advantages import leave_one_out_advantages
 from trainer.step.planning import plan_step
@@ -175,6 +176,7 @@ class NaiveEngine:
     ) -> None:
         self._algorithm = algorithm or AlgorithmConfig()
         self._config = optimizer or OptimizerConfig()
+        self.way = RightOfWay()
         self._temperature = temperature
         self._num_optimizer_steps = num_optimizer_steps
         self._steps_taken = 0

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
 from rollog.kernel.machine import return_freed_memory
-from trainer.checkpoint_files import RightOfWay
 from trainer.engines.deepspeed_config import check_config, deepspeed_config, is_accumulated_wide
 from trainer.engines.multi_rank.process_group import (
     gather_numbers,
@@ -42,6 +41,7 @@ from trainer.model.export import export_model
 from trainer.model.policy import compute_deterministically, model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
 from trainer.model.sharing import unshared
+from trainer.right_of_way import RightOfWay
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.probing import sequence_logprobs
 from trainer.step.training_step import train_step
@@ -87,7 +87,7 @@ class DeepSpeedEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._memory = StateMemory(num_ranks=1 if ranks is None else ranks.world_size)
-        self._way = RightOfWay()
+        self.way = RightOfWay()
         self._state: _DeepSpeedStepEngine | None = None
         self._started_with: tuple[str, Path | None] = ("", None)
         self._sharing: Sharing = unshared
@@ -159,7 +159,7 @@ class DeepSpeedEngine:
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another; at stage 3 each is gathered from its partitions for that long."""
-        with self._way.taken():
+        with self.way.copying():
             export_model(
                 self._started().prepared.model,
                 self._dtype,
@@ -180,7 +180,7 @@ class DeepSpeedEngine:
 
     def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
         """Copy what DeepSpeed would write; its collective operations are over then."""
-        return self._added(CheckpointPart(directory, self._memory, self._way)).write
+        return self._added(CheckpointPart(directory, self._memory, self.way)).write
 
     def _added(self, part: CheckpointPart) -> CheckpointPart:
         policy = self._started().policy

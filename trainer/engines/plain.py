@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from rollog.kernel.errors import EngineError
-from trainer.checkpoint_files import RightOfWay
 from trainer.engines.ports import EngineDescription
 from trainer.engines.state_copies import CheckpointPart, StateMemory
 from trainer.model.adapters import accumulate_in_float32, published_adapter, trained_parameters
 from trainer.model.export import export_model
 from trainer.model.policy import compute_deterministically, model_config_json
 from trainer.model.preparation import library_versions, prepare_policy
+from trainer.right_of_way import RightOfWay
 from trainer.step.optimizer import new_adamw, set_adamw
 from trainer.step.probing import sequence_logprobs
 from trainer.step.training_step import train_step
@@ -54,7 +54,7 @@ class PlainEngine:
         self._dtype = dtype
         self._steps_taken = 0
         self._memory = StateMemory()
-        self._way = RightOfWay()
+        self.way = RightOfWay()
         self._state: _PlainStepEngine | None = None
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
@@ -87,7 +87,7 @@ class PlainEngine:
 
     def export_weights(self, sink: TensorSink | None) -> None:
         """Hand all weights over, one after another."""
-        with self._way.taken():
+        with self.way.copying():
             export_model(
                 self._started().prepared.model,
                 self._dtype,
@@ -107,7 +107,7 @@ class PlainEngine:
 
     def begin_checkpoint(self, directory: Path) -> Callable[[], Digests]:
         """Copy the same, to be written later."""
-        return self._added(CheckpointPart(directory, self._memory, self._way)).write
+        return self._added(CheckpointPart(directory, self._memory, self.way)).write
 
     def _added(self, part: CheckpointPart) -> CheckpointPart:
         state = self._started()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollog.kernel.versions.adapter import Adapter
     from rollog.kernel.versions.tensors import TensorSink
     from trainer.checkpoint_files import Digests
+    from trainer.right_of_way import RightOfWay
     from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 
@@ -40,6 +41,11 @@ class EngineDescription:
 
 class TrainingEngine(Protocol):
     """Trains a causal language model. Failures of the engine are EngineError."""
+
+    @property
+    def way(self) -> RightOfWay:
+        """Copies of weights and state have it; what this process writes of checkpoints gives way."""
+        ...
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build the model from `model_path`, with the weights of `weights_path` where given.

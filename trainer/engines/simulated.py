@@ -14,6 +14,7 @@ from rollog.kernel.versions.files import merged_tensors
 from rollog.kernel.versions.tensors import TensorSpec
 from trainer.checkpoint_files import hashed_file
 from trainer.engines.ports import EngineDescription
+from trainer.right_of_way import RightOfWay
 from trainer.step.ports import StepResult
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class SimulatedTrainingEngine:
     """
 
     def __init__(self, *, step_seconds: float = 0.0) -> None:
+        self.way = RightOfWay()
         self._step_seconds = step_seconds
         self._digest: bytes | None = None
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from rollog.kernel.logs import get_logger
 from rollog.kernel.machine import free_memory_bytes
-from trainer.checkpoint_files import RightOfWay, hashed_file
+from trainer.checkpoint_files import hashed_file
+from trainer.right_of_way import RightOfWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ class StateMemory:
 class CheckpointPart:
     """The files that one rank writes of one checkpoint, below its `directory`: at once without a memory for copies.
 
-    Copies are written while nobody else has the right of `way`.
+    Copies have the right of `way`, and are written while nobody has it.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class CheckpointPart:
 
     def add(self, name: str, state: Any) -> None:
         """Copy what the file of that name is to hold, or write it. Raises OSError."""
-        copied = None if self._memory is None else self._memory.copy(name, state)
+        with self._way.copying():
+            copied = None if self._memory is None else self._memory.copy(name, state)
         if copied is None:
             self._digests[name] = self._saved(state, name)
         else:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import pytest
-
 from trainer import checkpoint_files
-from trainer.checkpoint_files import RightOfWay, hashed_file
+from trainer.checkpoint_files import hashed_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_what_is_written_is_synced_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,22 +45,3 @@ def test_each_piece_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with hashed_file(path, lambda: sizes.append(path.stat().st_size)) as file:
         file.write(bytes(250))
     assert sizes == [0, 100, 200]
-
-
-def test_whoever_goes_first_is_waited_for_even_where_it_fails() -> None:
-    way = RightOfWay()
-    way.give()
-    with ThreadPoolExecutor(1) as pool:
-        with suppress(MemoryError), way.taken():
-            given = pool.submit(way.give)
-            with pytest.raises(TimeoutError):
-                given.result(timeout=0.2)
-            raise MemoryError
-        given.result()
-
-
-def test_whoever_goes_first_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_files, "_longest_pause_seconds", 0.01)
-    way = RightOfWay()
-    with way.taken():
-        way.give()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,20 @@ def test_version_0_is_full_every_16th_also_the_changes_since_it_and_all_come_bac
     assert patch < 0.05 * full
     assert forms[16].cumulative is not None
     assert forms[16].cumulative.stored_bytes < 0.5 * 16 * patch
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_version_is_written_behind_copies_for_which_training_waits(tmp_path: Path, is_full: bool) -> None:
+    publisher = publisher_of(WeightsStore((tmp_path / "store").as_uri()), patches=not is_full)
+    first, second = versions_of(2)
+    all_forms(publisher, 0, first)
+    engine = HoldsTensors(second)
+    sealed = publisher.seal(1, engine)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.way.copying():
+            written = pool.submit(publisher.write, sealed)
+            assert not wait([written], timeout=0.2).done
+        assert (written.result().notice.base is None) == is_full
 
 
 def test_who_comes_late_reads_the_full_form_the_cumulative_patch_and_those_since(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import resource
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from trainer.engines.state_copies import CheckpointPart, StateMemory
+from trainer.right_of_way import RightOfWay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +105,38 @@ def test_files_have_their_digests_and_the_state_of_when_they_were_added(
     for name in ("one.pt", "two.pt"):
         assert digests[name] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
         assert torch.equal(loaded(tmp_path / name)["weights"], torch.zeros(100))
+
+
+class AskingMemory(StateMemory):
+    """Notes whether somebody else has to wait while it copies."""
+
+    def __init__(self, way: RightOfWay) -> None:
+        super().__init__()
+        self.is_first: list[bool] = []
+        self._way = way
+
+    def copy(self, name: str, state: Any) -> Any | None:
+        with ThreadPoolExecutor(1) as pool:
+            given = pool.submit(self._way.give_to_copies)
+            self.is_first.append(not wait([given], timeout=0.1).done)
+        return super().copy(name, state)
+
+
+def test_copies_go_first_and_are_written_behind_others(tmp_path: Path) -> None:
+    way = RightOfWay(longest_seconds=0.2)
+    memory = AskingMemory(way)
+    part = CheckpointPart(tmp_path, memory, way)
+    part.add("one.pt", a_state())
+    assert memory.is_first == [True]
+    way.give()  # nobody has to wait any more
+    way = RightOfWay()
+    part = CheckpointPart(tmp_path, StateMemory(), way)
+    part.add("two.pt", a_state())
+    with ThreadPoolExecutor(1) as pool:
+        with way.awaited():
+            written = pool.submit(part.write)
+            assert not wait([written], timeout=0.1).done
+        assert written.result().keys() == {"two.pt"}
 
 
 def test_without_memory_for_copies_everything_is_written_at_once(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint_files import Digests
     from trainer.engines.multi_rank.ranks import RankGroup
     from trainer.engines.ports import EngineDescription, TrainingEngine
+    from trainer.right_of_way import RightOfWay
     from trainer.step.ports import StepResult, StepSettings, TrainingBatch
 
 log = get_logger("trainer")
@@ -270,6 +271,11 @@ class MultiRankEngine:
             "dtype": dtype,
         }
         self._is_started = False
+
+    @property
+    def way(self) -> RightOfWay:
+        """Of this rank; the others, which nobody waits for alone, have theirs."""
+        return self._engine.way
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
         """Build model and optimizer on every rank; paths are the same for all."""
