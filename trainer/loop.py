@@ -343,6 +343,7 @@ class Trainer(Component):
 
     def _land(self, *, wait: bool = True) -> None:
         """Take note of the step in flight, if there is one and it is committed. Raises what stopped it."""
+        # Training stands still meanwhile: for a checkpoint, which takes processors and disk, nobody does.
         with self._engine.way.awaited() if wait else nullcontext():
             landed = self._in_flight.landed(wait=wait)
         if landed is not None:

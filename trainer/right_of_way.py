@@ -3,7 +3,7 @@
 | goes first | waits meanwhile |
 | --- | --- |
 | `copying`: weights, or state for a checkpoint, before training goes on | versions and checkpoints, written |
-| `awaited`: a version that training waits for | checkpoints, written |
+| `awaited`: a version, before the next one can be sealed | checkpoints, written |
 
 All take processors, memory bandwidth and the disk from each other.
 """
@@ -16,19 +16,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class RightOfWay:
-    """One for each process that trains. One thread goes first, any may give way.
+    """One for each engine that trains, in its process. One thread goes first, any may give way.
 
-    Whoever goes first for longer than `longest_seconds` is slowed down from then on: with a slow store training waits
-    for a version most of the time, and checkpoints shall come.
+    Whoever gives way waits for at most `longest_seconds` of a turn, and then goes on for as long as it has waited
+    before it waits again. So a checkpoint is written in half of the time at least, also where training waits for a slow
+    store all the time.
     """
 
-    def __init__(self, *, longest_seconds: float = 10.0) -> None:
-        self._copies = _Turn(longest_seconds)
-        self._versions = _Turn(longest_seconds)
+    def __init__(self, *, longest_seconds: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._copies = _Turn(longest_seconds, clock)
+        self._versions = _Turn(longest_seconds, clock)
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -55,15 +56,18 @@ class RightOfWay:
 class _Turn:
     """Of one kind: nobody's, or somebody's since a moment."""
 
-    def __init__(self, longest_seconds: float) -> None:
+    def __init__(self, longest_seconds: float, clock: Callable[[], float]) -> None:
         self._longest_seconds = longest_seconds
+        self._clock = clock
         self._is_free = threading.Event()
         self._is_free.set()
         self._ends_at = 0.0
+        self._waits_from = clock()
+        """Until then nobody waits again."""
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        self._ends_at = time.monotonic() + self._longest_seconds
+        self._ends_at = self._clock() + self._longest_seconds
         self._is_free.clear()
         try:
             yield
@@ -71,5 +75,9 @@ class _Turn:
             self._is_free.set()
 
     def wait(self) -> None:
-        if not self._is_free.is_set():
-            self._is_free.wait(max(0.0, self._ends_at - time.monotonic()))
+        began = self._clock()
+        if self._is_free.is_set() or not self._waits_from <= began < self._ends_at:
+            return
+        self._is_free.wait(self._ends_at - began)
+        ended = self._clock()
+        self._waits_from = ended + (ended - began)

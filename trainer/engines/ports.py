@@ -44,7 +44,11 @@ class TrainingEngine(Protocol):
 
     @property
     def way(self) -> RightOfWay:
-        """Copies of weights and state have it; what this process writes of checkpoints gives way."""
+        """Copies of weights and state have it, and what this process writes of checkpoints gives way.
+
+        The publisher gives way to copies, too, and who waits for a version takes it. Where nothing is copied, as in
+        simulations, nobody does.
+        """
         ...
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:

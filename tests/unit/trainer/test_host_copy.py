@@ -81,6 +81,19 @@ def test_old_and_new_bytes_of_each_tensor_are_shown(is_kept: bool) -> None:
         shown.clear()
 
 
+def test_who_reads_gives_way_before_each_piece_that_is_compared_and_each_tensor_that_is_handed_over() -> None:
+    given: list[None] = []
+    copy = HostCopy(give_way=lambda: given.append(None))
+    versions = [{"a": numbers(1000, seed=seed), "b": numbers(4_500_000, seed=seed)} for seed in range(2)]
+    for number, tensors_of_one in enumerate(versions):
+        copy.fill(number, export_of(tensors_of_one), compare=lambda *_: None)
+    assert given == [], "nothing goes before what training waits for"
+    copy.show_before(lambda *_: None)
+    assert len(given) == 1 + 5
+    digest_of_export(copy.export)
+    assert len(given) == 6 + 2
+
+
 def written_into_memory_of(tensors: dict[str, torch.Tensor], places: list[int]) -> Export:
     """Hands these tensors over as a device does, and notes where it was let to write them."""
 

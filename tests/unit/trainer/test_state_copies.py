@@ -110,33 +110,29 @@ def test_files_have_their_digests_and_the_state_of_when_they_were_added(
 class AskingMemory(StateMemory):
     """Notes whether somebody else has to wait while it copies."""
 
-    def __init__(self, way: RightOfWay) -> None:
+    def __init__(self, way: RightOfWay, pool: ThreadPoolExecutor) -> None:
         super().__init__()
         self.is_first: list[bool] = []
         self._way = way
+        self._pool = pool
 
     def copy(self, name: str, state: Any) -> Any | None:
-        with ThreadPoolExecutor(1) as pool:
-            given = pool.submit(self._way.give_to_copies)
-            self.is_first.append(not wait([given], timeout=0.1).done)
+        given = self._pool.submit(self._way.give_to_copies)
+        self.is_first.append(not wait([given], timeout=0.2).done)
         return super().copy(name, state)
 
 
 def test_copies_go_first_and_are_written_behind_others(tmp_path: Path) -> None:
-    way = RightOfWay(longest_seconds=0.2)
-    memory = AskingMemory(way)
-    part = CheckpointPart(tmp_path, memory, way)
-    part.add("one.pt", a_state())
-    assert memory.is_first == [True]
-    way.give()  # nobody has to wait any more
-    way = RightOfWay()
-    part = CheckpointPart(tmp_path, StateMemory(), way)
-    part.add("two.pt", a_state())
+    way = RightOfWay(longest_seconds=3600.0)
     with ThreadPoolExecutor(1) as pool:
+        memory = AskingMemory(way, pool)
+        part = CheckpointPart(tmp_path, memory, way)
+        part.add("one.pt", a_state())
+        assert memory.is_first == [True]
         with way.awaited():
             written = pool.submit(part.write)
-            assert not wait([written], timeout=0.1).done
-        assert written.result().keys() == {"two.pt"}
+            assert not wait([written], timeout=0.2).done
+        assert written.result(timeout=60.0).keys() == {"one.pt"}
 
 
 def test_without_memory_for_copies_everything_is_written_at_once(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ class MultiRankEngine:
 
     @property
     def way(self) -> RightOfWay:
-        """Of this rank; the others, which nobody waits for alone, have theirs."""
+        """Of this rank. Others have theirs: they give way to their own copies, and not to a version that is awaited."""
         return self._engine.way
 
     def start(self, model_path: str, weights_path: Path | None = None) -> None:
