@@ -47,8 +47,8 @@ class HostCopy:
     """Tensors of one version, in the order in which the engine hands them over.
 
     One thread at a time fills it or reads it; nobody may fill it while a version is written from it. A version of at
-    most `most_kept_bytes` is copied beside the one before where somebody wants to compare them. Reading
-    calls `give_way` before each piece that is compared, and before each tensor that is exported.
+    most `most_kept_bytes` is copied beside the one before where somebody wants to compare them. Reading calls
+    `give_way` before each piece that is compared, and before each tensor that is exported.
     """
 
     def __init__(

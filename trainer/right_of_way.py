@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 class RightOfWay:
@@ -31,17 +32,13 @@ class RightOfWay:
         self._copies = _Turn(longest_seconds, clock)
         self._versions = _Turn(longest_seconds, clock)
 
-    @contextmanager
-    def copying(self) -> Iterator[None]:
+    def copying(self) -> AbstractContextManager[None]:
         """Copy for training to go on, until the block is done."""
-        with self._copies.taken():
-            yield
+        return self._copies.taken()
 
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
+    def awaited(self) -> AbstractContextManager[None]:
         """Wait for a version, until the block is done."""
-        with self._versions.taken():
-            yield
+        return self._versions.taken()
 
     def give_to_copies(self) -> None:
         """Wait while somebody copies. For who writes a version."""

@@ -167,24 +167,15 @@ class WholeRun:
 
     def wait_for_version(self, version: int, within_seconds: float = closing_seconds) -> None:
         """Wait until the ledger holds this version."""
-
-        def reached() -> bool:
-            self.raise_errors()
-            return progress.poll(0.1).version >= version
-
-        with RunProgress(self.broker, self.topics) as progress:
-            wait_until(reached, within_seconds, f"version {version}")
+        self._wait_to_see(lambda view: view.version >= version, f"version {version}", within_seconds)
 
     def wait_for_serving(self, num_workers: int) -> None:
         """Wait until so many workers serve a version: they have made their models."""
 
-        def reached() -> bool:
-            self.raise_errors()
-            workers = progress.poll(0.1).workers
-            return sum(worker.served_version is not None for worker in workers) >= num_workers
+        def are_serving(view: ProgressView) -> bool:
+            return sum(worker.served_version is not None for worker in view.workers) >= num_workers
 
-        with RunProgress(self.broker, self.topics) as progress:
-            wait_until(reached, closing_seconds, f"{num_workers} workers that serve")
+        self._wait_to_see(are_serving, f"{num_workers} workers that serve", closing_seconds)
 
     def view(self) -> ProgressView:
         """What anybody who follows the run sees at its end."""
@@ -244,6 +235,16 @@ class WholeRun:
         for role in self.roles:
             if role.error:
                 raise role.error[0]
+
+    def _wait_to_see(
+        self, is_seen: Callable[[ProgressView], bool], message: str, within_seconds: float
+    ) -> None:
+        def reached() -> bool:
+            self.raise_errors()
+            return is_seen(progress.poll(0.1))
+
+        with RunProgress(self.broker, self.topics) as progress:
+            wait_until(reached, within_seconds, message)
 
     def _all_ended(self) -> bool:
         self.raise_errors()
